@@ -34,7 +34,8 @@ SERVER_SRC := $(wildcard server/*.c)
 BENCH_SRC := $(wildcard bench/*.c)
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
-LIB_OBJ := $(call obj,$(COMMON_SRC) $(WORKER_SRC))
+# what only main programs use, and may end the process, stays out of the library
+LIB_OBJ := $(call obj,$(filter-out common/program.c,$(COMMON_SRC)) $(WORKER_SRC))
 # the cores of every role without their main programs, for tests
 CORE_OBJ := $(call obj,$(filter-out %/main.c,$(COMMON_SRC) $(WORKER_SRC) $(SCHED_SRC) $(SERVER_SRC)))
 
@@ -110,6 +111,69 @@ $(BUILD)/tests/proc/%: $(BUILD)/tests/proc/%.o $(BUILD)/libtally.a
 	@$(if $(V),:,echo "  LD $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) -lm
 
+# ---- tests ----
+
+unit-programs: $(UNIT_TESTS)
+proc-programs: $(PROC_PROGRAMS)
+sim-program: $(BUILD)/tests/sim/sim
+test-programs: unit-programs proc-programs sim-program
+
+# Everything that CI runs: installs what is missing, builds, tests. The last line counts.
+check: deps
+	$(Q)$(MAKE) --no-print-directory test
+
+test:
+	$(Q)$(PYTHON) tests/run.py --make "$(MAKE)"
+
+# ---- what users do ----
+
+# A whole job on this machine: scheduler, 2 servers and 2 workers exchange the gradients of two models.
+DEMO_STEPS ?= 5
+demo: deps
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)for model in vgg16 resnet50; do \
+		$(BUILD)/tally-launch --local --workers 2 --servers 2 -- \
+			$(BUILD)/tally-bench traffic --model $$model --steps $(DEMO_STEPS) || exit 1; \
+	done
+
+deps:
+	$(Q)scripts/install-packages
+
+# Regenerate the README's table of settings.
+readme: $(BUILD)/tally-scheduler
+	$(Q)scripts/readme-table $(BUILD)/tally-scheduler README.md
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/bin
+	install -m 644 worker/tally.h $(DESTDIR)$(PREFIX)/include/tally.h
+	install -m 644 $(BUILD)/libtally.a $(DESTDIR)$(PREFIX)/lib/libtally.a
+	install -m 755 $(BUILD)/libtally.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libtally.so.$(VERSION)
+	ln -sf libtally.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libtally.so.$(SOVERSION)
+	ln -sf libtally.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libtally.so
+	install -m 755 $(PROGRAMS) $(BUILD)/tally-launch $(DESTDIR)$(PREFIX)/bin
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' scripts/tally.pc.in \
+		>$(DESTDIR)$(PREFIX)/lib/pkgconfig/tally.pc
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/include/tally.h $(DESTDIR)$(PREFIX)/lib/libtally.* \
+		$(DESTDIR)$(PREFIX)/lib/pkgconfig/tally.pc \
+		$(addprefix $(DESTDIR)$(PREFIX)/bin/,tally-scheduler tally-server tally-bench tally-launch)
+
+clean:
+	rm -rf build
+
+help:
+	@echo 'make demo           install packages, build, run a job on this machine with VGG16 and ResNet50 traffic'
+	@echo 'make check          install packages, build, run all tests (what CI runs)'
+	@echo 'make                build libtally.so, libtally.a, tally-scheduler, tally-server, tally-bench, tally-launch'
+	@echo 'make install        into $$(DESTDIR)$$(PREFIX), with tally.pc; uninstall takes it away'
+	@echo 'make test           the tests alone, without installing packages'
+	@echo 'make test-programs  build the tests; make fuzz: fuzz the decoders and cores (clang)'
+	@echo 'make readme         regenerate the table of settings in README.md'
+	@echo 'make clean          remove build/'
+	@echo 'SAN=address|thread|undefined builds with a sanitizer, DEBUG=1 for a debugger; V=1 shows commands'
+
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-.PHONY: all FORCE
+.PHONY: all check test demo deps readme install uninstall clean help FORCE
+.PHONY: test-programs unit-programs proc-programs sim-program

@@ -9,12 +9,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { OPTION_USAGE = 256 }; /* no letter */
+enum { OPTION_USAGE = 256, OPTION_MARKDOWN }; /* no letters */
 
 static const struct argp_option options[] = {
     { "help", '?', NULL, 0, "Print this and the settings", -1 },
     { "usage", OPTION_USAGE, NULL, 0, "Print a short usage message", -1 },
     { "version", 'V', NULL, 0, "Print the version", -1 },
+    { "settings-markdown", OPTION_MARKDOWN, NULL, 0, "Print the settings of all roles as the README's table", -1 },
     { 0 },
 };
 
@@ -33,6 +34,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         exit(TLY_EXIT_GOOD);
     case 'V':
         printf("tally-%s %s\n", tly_role_name(role), TLY_VERSION);
+        exit(TLY_EXIT_GOOD);
+    case OPTION_MARKDOWN:
+        tly_config_markdown(stdout);
         exit(TLY_EXIT_GOOD);
     case ARGP_KEY_ARG:
         argp_usage(state);

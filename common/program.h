@@ -7,7 +7,8 @@
 
 enum { TLY_EXIT_GOOD = 0, TLY_EXIT_JOB_FAILED = 1, TLY_EXIT_CONFIG = 2 };
 
-/* Handle --help, --usage and --version (prints and exits with 0), refuse the rest (exits with 2). */
+/* Handle --help, --usage, --version and --settings-markdown (print and exit with 0), refuse the rest
+ * (exits with 2). */
 void tly_program_arguments(int argc, char **argv, tly_role role, const char *doc);
 
 /* Open what is closed of the standard streams on /dev/null: a socket that got such a number would

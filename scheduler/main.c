@@ -1,19 +1,14 @@
 /* tally-scheduler: the roster behind a socket. One thread; every wait is a poll that ends with what
  * is due. Exit status: 0 the job ended well, 1 it failed, 2 a setting is missing or wrong. */
-#include <argp.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "common/net.h"
+#include "common/program.h"
 #include "scheduler/roster.h"
-
-enum { EXIT_GOOD = 0, EXIT_JOB_FAILED = 1, EXIT_CONFIG = 2 };
 
 #define LINGER_MS 1000       /* for the last words */
 #define WARN_EVERY_MS 60000  /* about messages that cannot be read */
@@ -29,73 +24,6 @@ typedef struct shell {
     tly_time next_warn;
     unsigned unsaid; /* warnings that were not written */
 } shell;
-
-enum { OPTION_USAGE = 256 }; /* no letter */
-
-static const struct argp_option options[] = {
-    { "help", '?', NULL, 0, "Print this and the settings", -1 },
-    { "usage", OPTION_USAGE, NULL, 0, "Print a short usage message", -1 },
-    { "version", 'V', NULL, 0, "Print the version", -1 },
-    { 0 },
-};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-    (void)arg;
-    switch (key) {
-    case '?':
-        argp_state_help(state, stdout, ARGP_HELP_SHORT_USAGE | ARGP_HELP_PRE_DOC | ARGP_HELP_LONG);
-        printf("\n");
-        tly_config_help(stdout, TLY_ROLE_SCHEDULER);
-        exit(EXIT_GOOD);
-    case OPTION_USAGE:
-        argp_state_help(state, stdout, ARGP_HELP_USAGE);
-        exit(EXIT_GOOD);
-    case 'V':
-        printf("tally-scheduler %s\n", TLY_VERSION);
-        exit(EXIT_GOOD);
-    case ARGP_KEY_ARG:
-        argp_usage(state);
-        return EINVAL;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static void parse_arguments(int argc, char **argv)
-{
-    const struct argp argp = {
-        .options = options,
-        .parser = parse_option,
-        .doc = "The scheduler of a Tally job: membership, placement, barriers, failure detection.",
-    };
-    argp_err_exit_status = EXIT_CONFIG;
-    argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, NULL);
-}
-
-/* A socket that got the number of a closed standard stream would be written to by mistake. */
-static void open_standard_streams(void)
-{
-    int fd;
-    do
-        fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd >= 0)
-        close(fd);
-}
-
-/* Blocked here, before the transport starts its threads, signals come through the descriptor only. */
-static int open_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
 
 /* A job id is never 0. */
 static tally_status draw_job(uint32_t *job)
@@ -135,9 +63,10 @@ static tally_status start(shell *s)
     status = draw_job(&job);
     if (status != TALLY_OK)
         return status;
-    s->signals = open_signals();
+    /* Before the transport starts its threads. */
+    s->signals = tly_program_signals();
     if (s->signals < 0)
-        return tly_error(TALLY_ESYSTEM, "signalfd: %s", strerror(errno));
+        return TALLY_ESYSTEM;
     status = tly_net_create(s->config.io_threads, &s->net);
     if (status != TALLY_OK)
         return status;
@@ -219,12 +148,12 @@ static void send_all(shell *s)
 /* Was there a signal? Then the job fails. */
 static bool take_signal(shell *s, tly_time now)
 {
-    struct signalfd_siginfo info;
-    if (read(s->signals, &info, sizeof info) != sizeof info)
+    int signal = tly_program_signal(s->signals);
+    if (signal == 0)
         return false;
     char sentence[TLY_SENTENCE_MAX];
-    snprintf(sentence, sizeof sentence, "the scheduler was stopped by signal %u (SIG%s)", info.ssi_signo,
-             sigabbrev_np((int)info.ssi_signo));
+    snprintf(sentence, sizeof sentence, "the scheduler was stopped by signal %d (%s)", signal,
+             tly_program_signal_name(signal));
     tly_roster_fail(s->roster, TALLY_EFAILED, sentence, now);
     return true;
 }
@@ -247,19 +176,20 @@ static int serve(shell *s)
             tly_roster_fail(s->roster, status, tly_error_text(), tly_clock_now());
         if (take_signal(s, tly_clock_now()) || status != TALLY_OK) {
             send_all(s);
-            return tly_roster_done(s->roster, &exit_status, &failure) ? exit_status : EXIT_JOB_FAILED;
+            return tly_roster_done(s->roster, &exit_status, &failure) ? exit_status : TLY_EXIT_JOB_FAILED;
         }
     }
 }
 
 int main(int argc, char **argv)
 {
-    open_standard_streams();
-    parse_arguments(argc, argv);
+    tly_program_streams();
+    tly_program_arguments(argc, argv, TLY_ROLE_SCHEDULER,
+                          "The scheduler of a Tally job: membership, placement, barriers, failure detection.");
     shell s = { .log = { .level = TALLY_LOG_WARN, .who = "scheduler" }, .signals = -1 };
     if (tly_config_load(&s.config, TLY_ROLE_SCHEDULER, NULL, &s.log) != TALLY_OK) {
         tly_log_error(&s.log, "%s", tly_error_text());
-        return EXIT_CONFIG;
+        return TLY_EXIT_CONFIG;
     }
     s.log.level = s.config.log_level;
     tly_config_log(&s.config, &s.log);
@@ -269,7 +199,7 @@ int main(int argc, char **argv)
         exit_status = serve(&s);
     } else {
         tly_log_error(&s.log, "%s", tly_error_text());
-        exit_status = status == TALLY_ECONFIG ? EXIT_CONFIG : EXIT_JOB_FAILED;
+        exit_status = status == TALLY_ECONFIG ? TLY_EXIT_CONFIG : TLY_EXIT_JOB_FAILED;
     }
     stop(&s);
     return exit_status;

@@ -12,6 +12,8 @@
 #define END_LIMIT_MS 2000       /* for the servers to leave after the workers */
 #define WARN_EVERY_MS 60000     /* about what peers send */
 
+#define UNTOLD UINT64_MAX /* no beat has told its version since it was last sent what it lacks */
+
 typedef enum phase { WAITING, RUNNING, ENDED, FAILED } phase;
 
 struct tly_roster {
@@ -231,6 +233,7 @@ static void announce(tly_roster *r)
     for (uint32_t i = 0; i < tly_seats_count(&r->seats); i++) {
         tly_member *m = tly_seats_at(&r->seats, i);
         m->heard = r->now;
+        m->beat_version = UNTOLD;
         send_epoch(r, m, nodes);
     }
     free(nodes);
@@ -258,7 +261,7 @@ static void send_placed(tly_roster *r, const tly_peer *peer, uint64_t base)
 /* A worker that was away: what it may have missed. */
 static void answer_worker(tly_roster *r, tly_member *m, uint64_t placed_version)
 {
-    m->beat_version = placed_version;
+    m->beat_version = UNTOLD;
     send_placed(r, &m->peer, placed_version);
     for (uint32_t rank = 0; r->left_count > 0 && rank < r->seats.worker_count; rank++)
         if (r->seats.workers[rank]->left)

@@ -26,7 +26,7 @@ typedef struct tly_member {
     tly_time heard;
     bool left;
     uint64_t arrived;      /* the last barrier that it has reached */
-    uint64_t beat_version; /* of the placement table, in its last message that told one */
+    uint64_t beat_version; /* of the placement table, in its last beat */
     uint32_t endpoint_count;
     tly_endpoint *endpoints;
     const char **endpoint_names; /* the same, as the announcement has them */

@@ -249,7 +249,12 @@ static void released(void *arg, tly_input *input)
 
 static void control(void *arg, const tly_ctl *message, tly_time now)
 {
-    tly_pipeline_control(((engine *)arg)->pipeline, message, now);
+    engine *e = arg;
+    /* What follows the epoch's announcement may have come together with it. */
+    if (e->phase == PHASE_JOINING && e->membership->state == TLY_MEMBER_IN)
+        joined(e, now);
+    if (e->phase != PHASE_JOINING)
+        tly_pipeline_control(e->pipeline, message, now);
 }
 
 static void link_event(engine *e, uint32_t i, tly_time now)

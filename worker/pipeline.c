@@ -888,12 +888,14 @@ static entry *entry_create(tly_pipeline *p, const tly_placed *placed)
     e->declaration = placed->declaration;
     e->name = strdup(placed->declaration.name);
     e->declaration.name = e->name;
-    e->place_count = placed->place_count;
-    e->links = calloc(placed->place_count, sizeof *e->links);
-    bool good = e->name && e->links &&
-                e->place_count == tly_partition_count((tally_dtype)e->declaration.dtype, e->declaration.count,
-                                                      e->declaration.partition_bytes);
-    for (uint32_t i = 0; good && i < placed->place_count; i++)
+    e->place_count = placed->conflict ? 0 : placed->place_count; /* with a conflict it could not be placed at all */
+    e->conflict = placed->conflict ? strdup(placed->conflict) : NULL;
+    e->links = calloc((size_t)e->place_count + 1, sizeof *e->links);
+    bool good = e->name && e->links && !placed->conflict == !e->conflict;
+    if (!e->conflict)
+        good = good && e->place_count == tly_partition_count((tally_dtype)e->declaration.dtype, e->declaration.count,
+                                                             e->declaration.partition_bytes);
+    for (uint32_t i = 0; good && i < e->place_count; i++)
         good = link_of_place(p, &placed->places[i], &e->links[i]);
     if (!good) {
         entry_free(e);
@@ -907,16 +909,14 @@ static entry *entry_create(tly_pipeline *p, const tly_placed *placed)
 static void take_placed(tly_pipeline *p, const tly_placed *placed, tly_time now)
 {
     entry *e = entry_by_id(p, placed->tensor);
-    if (placed->conflict) {
-        if (!e || e->conflict)
-            return;
+    if (e && (!placed->conflict || e->conflict))
+        return;
+    if (e) {
         e->conflict = strdup(placed->conflict);
         if (e->tensor)
             tensor_unusable(p, e->tensor, TALLY_ECONFLICT, placed->conflict);
         return;
     }
-    if (e)
-        return;
     e = entry_create(p, placed);
     if (!e) {
         p->out_of_memory = true;
