@@ -19,8 +19,8 @@ static const tly_node servers[] = {
     { .id = 2, .rank = 0, .host = "c:3", .endpoint_count = 2, .endpoints = endpoints },
 };
 static const tly_declaration declarations[] = {
-    { .name = "x", .dtype = TALLY_DTYPE_BF16, .op = TALLY_OP_AVERAGE, .count = 1ull << 40, .partition_bytes = 4096 },
-    { .name = "a.b/c", .dtype = TALLY_DTYPE_I64, .op = TALLY_OP_MAX, .count = 0, .partition_bytes = 1u << 30 },
+    { "x", TALLY_DTYPE_BF16, TALLY_OP_AVERAGE, 1ull << 40, 4096 },
+    { "a.b/c", TALLY_DTYPE_I64, TALLY_OP_MAX, 0, 1u << 30 },
 };
 static const tly_place places[] = { { 0, 1 }, { 1023, 65534 }, { 7, 0 } };
 
@@ -28,8 +28,8 @@ static const tly_place places[] = { { 0, 1 }, { 1023, 65534 }, { 7, 0 } };
 static tly_ctl sample(tly_ctl_type type)
 {
     static const tly_placed placed[] = {
-        { .tensor = 5, .declaration = { "x", TALLY_DTYPE_BF16, TALLY_OP_AVERAGE, 6000, 4096 }, .first_rank = 1,
-          .place_count = 3, .places = places },
+        { .tensor = 5, .declaration = { "x", TALLY_DTYPE_BF16, TALLY_OP_AVERAGE, 6000, 4096 },
+          .first_rank = 1, .place_count = 3, .places = places },
         { .tensor = 5, .conflict = "they disagree", .declaration = { .name = "x" } },
     };
     tly_ctl m = { .type = type, .job = 0xdeadbeef, .epoch = 1ull << 32 | 1, .sender = 7 };
