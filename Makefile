@@ -76,7 +76,7 @@ $(BUILD)/libtally.a: $(LIB_OBJ)
 
 $(BUILD)/libtally.so.$(VERSION): $(LIB_OBJ)
 	@$(if $(V),:,echo "  LD $@")
-	$(Q)$(CC) -shared -Wl,-soname,libtally.so.$(SOVERSION) -Wl,-z,defs $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) -lm
+	$(Q)$(CC) -shared -Wl,-soname,libtally.so.$(SOVERSION) -Wl,-z,defs -Wl,-z,nodelete $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) -lm
 
 $(BUILD)/libtally.so: $(BUILD)/libtally.so.$(VERSION)
 	$(Q)ln -sf libtally.so.$(VERSION) $(BUILD)/libtally.so.$(SOVERSION)
@@ -177,3 +177,4 @@ help:
 
 .PHONY: all check test demo deps readme install uninstall clean help FORCE
 .PHONY: test-programs unit-programs proc-programs sim-program
+.PRECIOUS: $(BUILD)/%.o

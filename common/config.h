@@ -26,7 +26,8 @@ typedef enum tly_role {
 /* Defaults that are tuned; plain numbers, because they also stand in the help. */
 #define TLY_DEFAULT_PARTITION_BYTES 1048576
 #define TLY_DEFAULT_CREDIT 8
-#define TLY_DEFAULT_ENGINE_THREADS 4
+#define TLY_DEFAULT_ENGINE_THREADS 0
+#define TLY_ENGINE_THREADS_MAX 64
 
 /* "scheduler", "server", "worker"; "none" for anything else */
 const char *tly_role_name(tly_role role);
@@ -45,8 +46,8 @@ typedef struct tly_config {
     int local_size;        /* BYTEPS_LOCAL_SIZE 1..1024, default 1 */
     bool force_distributed; /* BYTEPS_FORCE_DISTRIBUTED, default 0 */
     int partition_bytes;   /* BYTEPS_PARTITION_BYTES 4096..1073741824 */
-    int credit;            /* BYTEPS_SCHEDULING_CREDIT 1..65536: partitions in flight per server shard */
-    int engine_threads;    /* BYTEPS_SERVER_ENGINE_THREAD 1..64: shards of a server */
+    int credit;            /* BYTEPS_SCHEDULING_CREDIT 0..65536: partitions in flight per server shard, 0: no limit */
+    int engine_threads;    /* BYTEPS_SERVER_ENGINE_THREAD 0..64: shards of a server, 0: by processors */
     tally_log_level log_level; /* BYTEPS_LOG_LEVEL: FATAL, ERROR, WARNING, INFO, DEBUG, TRACE in any
                                   case, or 0..4 as tally_log_level; default WARNING */
     bool deterministic;    /* TALLY_DETERMINISTIC, default 0 */

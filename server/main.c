@@ -14,6 +14,7 @@
 #define LINGER_MS 1000
 /* Messages up to this size are kept in the heap between uses. */
 #define HEAP_BLOCK_BYTES (1 << 30)
+#define SHARDS_BY_DEFAULT_MAX 4
 
 typedef struct server {
     tly_config config;
@@ -137,17 +138,27 @@ static int serve(server *s)
     }
 }
 
+/* As many shards as asked for, or what leaves the transport's threads room on this machine. */
+static uint32_t shards_wanted(const server *s)
+{
+    if (s->config.engine_threads > 0)
+        return (uint32_t)s->config.engine_threads;
+    long half = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+    return half < 1 ? 1 : half > SHARDS_BY_DEFAULT_MAX ? SHARDS_BY_DEFAULT_MAX : (uint32_t)half;
+}
+
 static tally_status start_shards(server *s)
 {
-    char endpoint_text[64][TLY_ENDPOINT_MAX];
-    const char *endpoints[64];
+    char endpoint_text[TLY_ENGINE_THREADS_MAX][TLY_ENDPOINT_MAX];
+    const char *endpoints[TLY_ENGINE_THREADS_MAX];
+    uint32_t wanted = shards_wanted(s);
     tally_status status = tly_mailbox_init(&s->failures);
     if (status != TALLY_OK)
         return status;
-    s->shards = calloc((size_t)s->config.engine_threads, sizeof *s->shards);
+    s->shards = calloc(wanted, sizeof *s->shards);
     if (!s->shards)
-        return tly_error_memory((size_t)s->config.engine_threads * sizeof *s->shards, "the shards");
-    while (s->shard_count < (uint32_t)s->config.engine_threads && s->shard_count < 64) {
+        return tly_error_memory(wanted * sizeof *s->shards, "the shards");
+    while (s->shard_count < wanted) {
         uint32_t i = s->shard_count;
         int port;
         status = tly_shard_create(s->net, &s->config, &s->log, s->address, i, &s->failures, &s->shards[i], &port);

@@ -11,7 +11,7 @@ void tly_link_init(tly_link *link, const tly_config *config, tly_time now)
                         .probe_ms = TLY_LINK_PROBE_MS,
                         .settle_at = TLY_NEVER,
                         .part_cost_max = (uint64_t)config->partition_bytes + TLY_LINK_PUSH_COST };
-    link->credit_bytes = (uint64_t)config->credit * link->part_cost_max;
+    link->credit_bytes = config->credit ? (uint64_t)config->credit * link->part_cost_max : UINT64_MAX / 2;
     tly_ring_init(&link->kept, sizeof(tly_kept));
     tly_ring_init(&link->costs, sizeof(uint64_t));
 }

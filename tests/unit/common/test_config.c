@@ -45,7 +45,7 @@ static int clean(void **state)
     (void)state;
     static const char *const prefixes[] = { "TALLY_", "BYTEPS_", "DMLC_" };
     for (char **entry = environ; *entry;) {
-        char name[256];
+        char name[512]; /* longer than any that a test sets */
         snprintf(name, sizeof name, "%.*s", (int)strcspn(*entry, "="), *entry);
         bool ours = false;
         for (int i = 0; i < 3; i++)
@@ -80,15 +80,16 @@ static void refused(tly_role role, const char *const *settings, const char *sent
 static void every_setting_reaches_its_field(void **state)
 {
     (void)state;
-    tly_config c = loaded(
-        TLY_ROLE_NONE,
-        SETTINGS("DMLC_ROLE=worker", "DMLC_PS_ROOT_URI=head-0.example", "DMLC_PS_ROOT_PORT=65535",
-                 "DMLC_NUM_WORKER=4096", "DMLC_NUM_SERVER=1024", "DMLC_WORKER_ID=4095", "DMLC_INTERFACE=eth7",
-                 "DMLC_NODE_HOST=10.9.8.7", "BYTEPS_LOCAL_RANK=2", "BYTEPS_LOCAL_SIZE=3",
-                 "BYTEPS_FORCE_DISTRIBUTED=1", "BYTEPS_PARTITION_BYTES=4096", "BYTEPS_SCHEDULING_CREDIT=65536",
-                 "BYTEPS_SERVER_ENGINE_THREAD=64", "BYTEPS_LOG_LEVEL=trace", "TALLY_DETERMINISTIC=1",
-                 "TALLY_DEATH_LIMIT_MS=200", "TALLY_START_LIMIT_MS=101", "TALLY_STALL_WARN_MS=102",
-                 "TALLY_STALL_LIMIT_MS=203", "TALLY_CLOSE_LIMIT_MS=0", "TALLY_IO_THREADS=16"));
+    tly_config c =
+        loaded(TLY_ROLE_NONE,
+               SETTINGS("DMLC_ROLE=worker", "DMLC_PS_ROOT_URI=head-0.example", "DMLC_PS_ROOT_PORT=65535",
+                        "DMLC_NUM_WORKER=4096", "DMLC_NUM_SERVER=1024", "DMLC_WORKER_ID=4095",
+                        "DMLC_INTERFACE=eth7", "DMLC_NODE_HOST=10.9.8.7", "BYTEPS_LOCAL_RANK=2",
+                        "BYTEPS_LOCAL_SIZE=3", "BYTEPS_FORCE_DISTRIBUTED=1", "BYTEPS_PARTITION_BYTES=4096",
+                        "BYTEPS_SCHEDULING_CREDIT=65536", "BYTEPS_SERVER_ENGINE_THREAD=64",
+                        "BYTEPS_LOG_LEVEL=trace", "TALLY_DETERMINISTIC=1", "TALLY_DEATH_LIMIT_MS=200",
+                        "TALLY_START_LIMIT_MS=101", "TALLY_STALL_WARN_MS=102", "TALLY_STALL_LIMIT_MS=203",
+                        "TALLY_CLOSE_LIMIT_MS=0", "TALLY_IO_THREADS=16"));
     assert_int_equal(c.role, TLY_ROLE_WORKER);
     assert_string_equal(c.root_uri, "head-0.example");
     assert_int_equal(c.root_port, 65535);
@@ -142,9 +143,9 @@ static void what_is_unset_or_empty_takes_its_default(void **state)
     setenv("BYTEPS_LOCAL_SIZE", "7", 1);
     setenv("TALLY_IO_THREADS", "", 1);
     c = loaded(TLY_ROLE_WORKER,
-               SETTINGS(WORKER, "DMLC_INTERFACE=", "DMLC_NODE_HOST=", "BYTEPS_LOCAL_RANK=", "BYTEPS_LOCAL_SIZE=",
-                        "BYTEPS_FORCE_DISTRIBUTED=", "BYTEPS_PARTITION_BYTES=", "BYTEPS_LOG_LEVEL=",
-                        "BYTEPS_ENABLE_ASYNC=", "DMLC_ENABLE_RDMA="));
+               SETTINGS(WORKER, "DMLC_INTERFACE=", "DMLC_NODE_HOST=", "BYTEPS_LOCAL_RANK=",
+                        "BYTEPS_LOCAL_SIZE=", "BYTEPS_FORCE_DISTRIBUTED=", "BYTEPS_PARTITION_BYTES=",
+                        "BYTEPS_LOG_LEVEL=", "BYTEPS_ENABLE_ASYNC=", "DMLC_ENABLE_RDMA="));
     defaults(&c);
     assert_int_equal(lines.count, 0);
 }
@@ -179,7 +180,8 @@ static void the_role_is_checked(void **state)
 {
     (void)state;
     refused(TLY_ROLE_NONE, NULL, "DMLC_ROLE is not set; it must be scheduler, server or worker");
-    refused(TLY_ROLE_NONE, SETTINGS("DMLC_ROLE="), "DMLC_ROLE is empty; it must be scheduler, server or worker");
+    refused(TLY_ROLE_NONE, SETTINGS("DMLC_ROLE="),
+            "DMLC_ROLE is empty; it must be scheduler, server or worker");
     refused(TLY_ROLE_SERVER, SETTINGS("DMLC_ROLE="),
             "DMLC_ROLE is empty; it must be scheduler, server or worker");
     refused(TLY_ROLE_NONE, SETTINGS("DMLC_ROLE=schedular"),
@@ -264,7 +266,8 @@ static void a_single_worker_that_is_forced_needs_a_job_but_no_id(void **state)
     refused(TLY_ROLE_WORKER, SETTINGS("DMLC_NUM_WORKER=1", "BYTEPS_FORCE_DISTRIBUTED=1"),
             "DMLC_PS_ROOT_URI is not set; a worker needs the scheduler's host (a host name, IPv4 or IPv6 "
             "address)");
-    refused(TLY_ROLE_WORKER, SETTINGS(JOB, "DMLC_NUM_WORKER=1", "DMLC_NUM_SERVER=0", "BYTEPS_FORCE_DISTRIBUTED=1"),
+    refused(TLY_ROLE_WORKER,
+            SETTINGS(JOB, "DMLC_NUM_WORKER=1", "DMLC_NUM_SERVER=0", "BYTEPS_FORCE_DISTRIBUTED=1"),
             "DMLC_NUM_SERVER=\"0\" is not a whole number from 1 to 1024");
     tly_config c = loaded(TLY_ROLE_WORKER, SETTINGS(JOB, "DMLC_NUM_WORKER=1", "BYTEPS_FORCE_DISTRIBUTED=1"));
     assert_int_equal(c.worker_id, 0);
@@ -274,12 +277,15 @@ static void a_single_worker_that_is_forced_needs_a_job_but_no_id(void **state)
 static void numbers_are_read_strictly(void **state)
 {
     (void)state;
-    static const char *const wrong[] = { "-3", "0", "4097", "abc", "4x", "x4", " 4", "4 ", "+4", "0x4", "4.0", "1e2",
-                                         "-", "99999999999999999999", "-99999999999999999999", "4294967300" };
+    static const char *const wrong[] = {
+        "-3", "0", "4097", "abc", "4x", "x4", " 4", "4 ", "+4", "0x4", "4.0", "1e2", "-",
+        "99999999999999999999", "-99999999999999999999", "4294967300",
+    };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char setting[64], sentence[128];
         snprintf(setting, sizeof setting, "DMLC_NUM_WORKER=%s", wrong[i]);
-        snprintf(sentence, sizeof sentence, "DMLC_NUM_WORKER=\"%s\" is not a whole number from 1 to 4096", wrong[i]);
+        snprintf(sentence, sizeof sentence, "DMLC_NUM_WORKER=\"%s\" is not a whole number from 1 to 4096",
+                 wrong[i]);
         for (int role = TLY_ROLE_SCHEDULER; role <= TLY_ROLE_WORKER; role++)
             refused((tly_role)role, SETTINGS(WORKER, setting), sentence);
     }
@@ -299,8 +305,8 @@ static void each_number_keeps_its_range(void **state)
         { "BYTEPS_LOCAL_RANK", "0 to 1023", -1, 1024 },
         { "BYTEPS_LOCAL_SIZE", "1 to 1024", 0, 1025 },
         { "BYTEPS_PARTITION_BYTES", "4096 to 1073741824 bytes", 4095, 1073741825 },
-        { "BYTEPS_SCHEDULING_CREDIT", "1 to 65536", 0, 65537 },
-        { "BYTEPS_SERVER_ENGINE_THREAD", "1 to 64", 0, 65 },
+        { "BYTEPS_SCHEDULING_CREDIT", "0 to 65536", -1, 65537 },
+        { "BYTEPS_SERVER_ENGINE_THREAD", "0 to 64", -1, 65 },
         { "TALLY_DEATH_LIMIT_MS", "200 to 3600000 ms", 199, 3600001 },
         { "TALLY_START_LIMIT_MS", "100 to 86400000 ms", 99, 86400001 },
         { "TALLY_STALL_WARN_MS", "100 to 86400000 ms", 99, 86400001 },
@@ -313,8 +319,8 @@ static void each_number_keeps_its_range(void **state)
             char setting[64], sentence[128];
             long value = side ? ranges[i].high : ranges[i].low;
             snprintf(setting, sizeof setting, "%s=%ld", ranges[i].name, value);
-            snprintf(sentence, sizeof sentence, "%s=\"%ld\" is not a whole number from %s", ranges[i].name, value,
-                     ranges[i].range);
+            snprintf(sentence, sizeof sentence, "%s=\"%ld\" is not a whole number from %s", ranges[i].name,
+                     value, ranges[i].range);
             refused(TLY_ROLE_WORKER, SETTINGS(WORKER, setting), sentence);
         }
     }
@@ -340,20 +346,23 @@ static void log_levels_have_names_and_numbers(void **state)
         const char *setting;
         tally_log_level level;
     } levels[] = {
-        { "BYTEPS_LOG_LEVEL=FATAL", TALLY_LOG_ERROR }, { "BYTEPS_LOG_LEVEL=error", TALLY_LOG_ERROR },
+        { "BYTEPS_LOG_LEVEL=FATAL", TALLY_LOG_ERROR },  { "BYTEPS_LOG_LEVEL=error", TALLY_LOG_ERROR },
         { "BYTEPS_LOG_LEVEL=Warning", TALLY_LOG_WARN }, { "BYTEPS_LOG_LEVEL=WARN", TALLY_LOG_WARN },
-        { "BYTEPS_LOG_LEVEL=info", TALLY_LOG_INFO },   { "BYTEPS_LOG_LEVEL=DEBUG", TALLY_LOG_DEBUG },
-        { "BYTEPS_LOG_LEVEL=TRACE", TALLY_LOG_TRACE }, { "BYTEPS_LOG_LEVEL=0", TALLY_LOG_ERROR },
+        { "BYTEPS_LOG_LEVEL=info", TALLY_LOG_INFO },    { "BYTEPS_LOG_LEVEL=DEBUG", TALLY_LOG_DEBUG },
+        { "BYTEPS_LOG_LEVEL=TRACE", TALLY_LOG_TRACE },  { "BYTEPS_LOG_LEVEL=0", TALLY_LOG_ERROR },
         { "BYTEPS_LOG_LEVEL=4", TALLY_LOG_TRACE },
     };
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
-        assert_int_equal(loaded(TLY_ROLE_SERVER, SETTINGS(JOB, levels[i].setting)).log_level, levels[i].level);
-    refused(TLY_ROLE_SERVER, SETTINGS(JOB, "BYTEPS_LOG_LEVEL=loud"),
-            "BYTEPS_LOG_LEVEL=\"loud\" is not a log level; it may be FATAL, ERROR, WARNING, INFO, DEBUG, TRACE "
-            "or 0 to 4");
-    refused(TLY_ROLE_SERVER, SETTINGS(JOB, "BYTEPS_LOG_LEVEL=5"),
-            "BYTEPS_LOG_LEVEL=\"5\" is not a log level; it may be FATAL, ERROR, WARNING, INFO, DEBUG, TRACE or 0 "
-            "to 4");
+        assert_int_equal(loaded(TLY_ROLE_SERVER, SETTINGS(JOB, levels[i].setting)).log_level,
+                         levels[i].level);
+    refused(
+        TLY_ROLE_SERVER, SETTINGS(JOB, "BYTEPS_LOG_LEVEL=loud"),
+        "BYTEPS_LOG_LEVEL=\"loud\" is not a log level; it may be FATAL, ERROR, WARNING, INFO, DEBUG, TRACE "
+        "or 0 to 4");
+    refused(
+        TLY_ROLE_SERVER, SETTINGS(JOB, "BYTEPS_LOG_LEVEL=5"),
+        "BYTEPS_LOG_LEVEL=\"5\" is not a log level; it may be FATAL, ERROR, WARNING, INFO, DEBUG, TRACE or 0 "
+        "to 4");
 }
 
 static void hosts_are_names_or_addresses(void **state)
@@ -371,14 +380,19 @@ static void hosts_are_names_or_addresses(void **state)
         { "DMLC_PS_ROOT_URI=2001:db8::10.0.0.1", "2001:db8::10.0.0.1" },
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
-        assert_string_equal(loaded(TLY_ROLE_SERVER, SETTINGS(JOB, good[i].setting)).root_uri, good[i].root_uri);
+        assert_string_equal(loaded(TLY_ROLE_SERVER, SETTINGS(JOB, good[i].setting)).root_uri,
+                            good[i].root_uri);
 
-    static const char *const bad[] = { "10.0.0",  "10.0.0.256", "[::1",   "[]",       "[10.0.0.1]", "[::1]x", ":9000",
-                                       "a b",     "1:2:3",      "fe80::1%", "tcp://", "a/b",        "::1]",   "user@host" };
+    static const char *const bad[] = {
+        "10.0.0", "10.0.0.256", "[::1", "[]",       "[10.0.0.1]",
+        "[::1]x", ":9000",      "a b",  "1:2:3",    "fe80::1%",
+        "tcp://", "a/b",        "::1]", "user@host",
+    };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char setting[64], sentence[128];
         snprintf(setting, sizeof setting, "DMLC_PS_ROOT_URI=%s", bad[i]);
-        snprintf(sentence, sizeof sentence, "DMLC_PS_ROOT_URI=\"%s\" is not a host name, IPv4 or IPv6 address", bad[i]);
+        snprintf(sentence, sizeof sentence,
+                 "DMLC_PS_ROOT_URI=\"%s\" is not a host name, IPv4 or IPv6 address", bad[i]);
         refused(TLY_ROLE_SERVER, SETTINGS(JOB, setting), sentence);
     }
 }
@@ -389,15 +403,17 @@ static void a_host_with_scheme_or_port_is_refused_with_a_hint(void **state)
     refused(TLY_ROLE_WORKER, SETTINGS(WORKER, "DMLC_PS_ROOT_URI=tcp://10.0.0.1"),
             "DMLC_PS_ROOT_URI=\"tcp://10.0.0.1\" must be a host without \"tcp://\" or another scheme; "
             "write 10.0.0.1");
-    refused(TLY_ROLE_WORKER, SETTINGS(WORKER, "DMLC_PS_ROOT_URI=10.0.0.1:9000"),
-            "DMLC_PS_ROOT_URI=\"10.0.0.1:9000\" must be a host without a port; write 10.0.0.1 (the scheduler's "
-            "port is DMLC_PS_ROOT_PORT)");
+    refused(
+        TLY_ROLE_WORKER, SETTINGS(WORKER, "DMLC_PS_ROOT_URI=10.0.0.1:9000"),
+        "DMLC_PS_ROOT_URI=\"10.0.0.1:9000\" must be a host without a port; write 10.0.0.1 (the scheduler's "
+        "port is DMLC_PS_ROOT_PORT)");
     refused(TLY_ROLE_WORKER, SETTINGS(WORKER, "DMLC_NODE_HOST=[::1]:9000"),
             "DMLC_NODE_HOST=\"[::1]:9000\" must be a host without a port; write ::1 (the scheduler's port is "
             "DMLC_PS_ROOT_PORT)");
-    refused(TLY_ROLE_WORKER, SETTINGS(WORKER, "DMLC_PS_ROOT_URI=http://head:80"),
-            "DMLC_PS_ROOT_URI=\"http://head:80\" must be a host without \"tcp://\" or another scheme and without "
-            "a port; write head (the scheduler's port is DMLC_PS_ROOT_PORT)");
+    refused(
+        TLY_ROLE_WORKER, SETTINGS(WORKER, "DMLC_PS_ROOT_URI=http://head:80"),
+        "DMLC_PS_ROOT_URI=\"http://head:80\" must be a host without \"tcp://\" or another scheme and without "
+        "a port; write head (the scheduler's port is DMLC_PS_ROOT_PORT)");
 }
 
 static void long_values_are_refused_and_quoted_in_part(void **state)
@@ -487,7 +503,8 @@ static void a_long_unknown_name_is_cut(void **state)
     memset(name + 7, 'X', 250);
     setenv(name, "1", 1);
     loaded(TLY_ROLE_WORKER, SETTINGS(WORKER));
-    snprintf(expected, sizeof expected, "unknown setting %.63s is ignored; unset it or correct its name", name);
+    snprintf(expected, sizeof expected, "unknown setting %.63s is ignored; unset it or correct its name",
+             name);
     assert_string_equal(lines.line[0], expected);
 }
 
@@ -516,10 +533,12 @@ static void another_transport_is_a_warning_when_on(void **state)
     loaded(TLY_ROLE_WORKER, SETTINGS(WORKER));
     assert_int_equal(lines.count, 2);
     assert_int_equal(lines.level[0], TALLY_LOG_WARN);
-    assert_string_equal(lines.line[0], "DMLC_ENABLE_RDMA=\"ibverbs\" has no effect, the transport of this version "
-                                       "is TCP; set it to 0");
-    assert_string_equal(lines.line[1],
-                        "DMLC_ENABLE_UCX=\"1\" has no effect, the transport of this version is TCP; set it to 0");
+    assert_string_equal(lines.line[0],
+                        "DMLC_ENABLE_RDMA=\"ibverbs\" has no effect, the transport of this version "
+                        "is TCP; set it to 0");
+    assert_string_equal(
+        lines.line[1],
+        "DMLC_ENABLE_UCX=\"1\" has no effect, the transport of this version is TCP; set it to 0");
 }
 
 static void asynchronous_training_is_refused(void **state)
@@ -565,11 +584,13 @@ static void help_names_what_a_role_uses(void **state)
     char *server = printed(tly_config_help, TLY_ROLE_SERVER);
     char *scheduler = printed(tly_config_help, TLY_ROLE_SCHEDULER);
     char *all = printed(tly_config_help, TLY_ROLE_NONE);
-    assert_non_null(strstr(worker, "\n  DMLC_PS_ROOT_PORT\n      the scheduler's port\n      1 to 65535; required\n"));
+    assert_non_null(
+        strstr(worker, "\n  DMLC_PS_ROOT_PORT\n      the scheduler's port\n      1 to 65535; required\n"));
     assert_non_null(strstr(scheduler, "\n      0 to 65535; required\n"));
     assert_non_null(strstr(worker, "\n  TALLY_CLOSE_LIMIT_MS\n      the time that leaving the job may take\n"
                                    "      0 to 3600000 ms; default 5000\n"));
-    assert_non_null(strstr(worker, "\n  DMLC_INTERFACE\n      the network interface to use\n      a name; unset\n"));
+    assert_non_null(
+        strstr(worker, "\n  DMLC_INTERFACE\n      the network interface to use\n      a name; unset\n"));
     assert_non_null(strstr(worker, "BYTEPS_SCHEDULING_CREDIT"));
     assert_null(strstr(server, "BYTEPS_SCHEDULING_CREDIT"));
     assert_non_null(strstr(server, "BYTEPS_SERVER_ENGINE_THREAD"));
@@ -597,9 +618,11 @@ static void the_markdown_table_has_a_row_per_setting(void **state)
     assert_memory_equal(text, "| name | meaning | default | range | roles |\n|---|---|---|---|---|\n", 66);
     assert_non_null(strstr(text, "\n| `DMLC_NUM_SERVER` | the number of servers | required | 1 to 1024 | "
                                  "scheduler, server, worker |\n"));
-    assert_non_null(strstr(text, "\n| `TALLY_IO_THREADS` | the number of network threads | 1 | 1 to 16 | server, "
-                                 "worker |\n"));
-    assert_non_null(strstr(text, "without effect in this version: `DMLC_ENABLE_RDMA`, `DMLC_ENABLE_UCX`, `BYTEPS_"));
+    assert_non_null(strstr(text,
+                           "\n| `TALLY_IO_THREADS` | the number of network threads | 1 | 1 to 16 | server, "
+                           "worker |\n"));
+    assert_non_null(
+        strstr(text, "without effect in this version: `DMLC_ENABLE_RDMA`, `DMLC_ENABLE_UCX`, `BYTEPS_"));
     assert_non_null(strstr(text, ". Refused unless 0: `BYTEPS_ENABLE_ASYNC`.\n"));
     int rows = 0;
     for (const char *at = text; (at = strstr(at, "\n| `")) != NULL; at++)
@@ -611,12 +634,13 @@ static void the_markdown_table_has_a_row_per_setting(void **state)
 static void the_effective_values_are_logged_for_the_role(void **state)
 {
     (void)state;
-    tly_config c = loaded(TLY_ROLE_SCHEDULER, SETTINGS(JOB, "DMLC_PS_ROOT_URI=[::1]", "TALLY_DEATH_LIMIT_MS=300"));
+    tly_config c =
+        loaded(TLY_ROLE_SCHEDULER, SETTINGS(JOB, "DMLC_PS_ROOT_URI=[::1]", "TALLY_DEATH_LIMIT_MS=300"));
     tly_config_log(&c, &test_log);
     static const char *const expected[] = {
-        "DMLC_ROLE scheduler",      "DMLC_PS_ROOT_URI ::1",        "DMLC_PS_ROOT_PORT 9000",
-        "DMLC_NUM_WORKER 4",        "DMLC_NUM_SERVER 2",           "DMLC_INTERFACE (unset)",
-        "DMLC_NODE_HOST (unset)",   "BYTEPS_LOG_LEVEL WARNING",    "TALLY_DEATH_LIMIT_MS 300",
+        "DMLC_ROLE scheduler",         "DMLC_PS_ROOT_URI ::1",      "DMLC_PS_ROOT_PORT 9000",
+        "DMLC_NUM_WORKER 4",           "DMLC_NUM_SERVER 2",         "DMLC_INTERFACE (unset)",
+        "DMLC_NODE_HOST (unset)",      "BYTEPS_LOG_LEVEL WARNING",  "TALLY_DEATH_LIMIT_MS 300",
         "TALLY_START_LIMIT_MS 120000", "TALLY_STALL_WARN_MS 10000", "TALLY_STALL_LIMIT_MS 600000",
     };
     assert_int_equal(lines.count, sizeof expected / sizeof *expected);

@@ -144,7 +144,8 @@ static void a_line_goes_to_standard_error_in_one_write(void **state)
     stderr_back(saved);
     close(ends[1]);
 
-    static const char *const expected[] = { "scheduler warn one\n", "tally warn two\n", "tally error three\n" };
+    static const char *const expected[] = { "scheduler warn one\n", "tally warn two\n",
+                                            "tally error three\n" };
     char line[4096];
     for (int i = 0; i < 3; i++) {
         ssize_t len = read(ends[0], line, sizeof line - 1);
