@@ -339,9 +339,11 @@ static void wait_for_events(engine *e, tly_time deadline)
 
 static void handle_network(engine *e, tly_time now)
 {
+    /* Joining, which the scheduler's message may bring about, makes links and their items anew. */
+    uint32_t count = e->link_count;
+    tly_poll_item scheduler = e->items[1];
     if (e->membership)
-        tly_registrar_handle(&e->registrar, &e->items[1], now);
-    uint32_t count = e->link_count; /* joined() may add links, whose items are not filled yet */
+        tly_registrar_handle(&e->registrar, &scheduler, now);
     for (uint32_t i = 0; i < count; i++) {
         if (e->items[2 + i].event)
             link_event(e, i, now);
