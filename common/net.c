@@ -1,6 +1,7 @@
 #include "common/net.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -18,6 +20,13 @@
 #define RECONNECT_MAX_MS 1000
 #define BACKLOG 1024
 #define POLL_ON_STACK 64
+
+/* Descriptors: of each thread of the transport; of a bound socket; of a connecting one (its mailbox,
+ * the watch on it with two, the connection, the probe); and some for what the process does besides. */
+#define THREAD_FDS 2
+#define LISTENING_FDS 2
+#define CONNECTING_FDS 5
+#define SPARE_FDS 8
 
 struct tly_net {
     void *ctx;
@@ -41,8 +50,40 @@ static tally_status system_error(const char *what)
     return tly_error(TALLY_ESYSTEM, "%s: %s", what, zmq_strerror(code));
 }
 
+/* Descriptors in use by this process. */
+static size_t count_descriptors(void)
+{
+    size_t count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    if (!dir)
+        return 0;
+    while (readdir(dir))
+        count++;
+    closedir(dir);
+    return count - 3; /* ".", ".." and the directory's own */
+}
+
+static tally_status check_descriptors(size_t needed)
+{
+    struct rlimit limit;
+    size_t used = count_descriptors();
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || used + needed <= limit.rlim_cur)
+        return TALLY_OK;
+    return tly_error(TALLY_ESYSTEM, "%zu file descriptors are needed, %zu are in use, and the limit is %llu; raise it "
+                                    "to at least %zu (ulimit -n)", needed, used, (unsigned long long)limit.rlim_cur,
+                     used + needed);
+}
+
+tally_status tly_net_check_descriptors(size_t listening, size_t accepted, size_t connecting)
+{
+    return check_descriptors(SPARE_FDS + listening * LISTENING_FDS + accepted + connecting * CONNECTING_FDS);
+}
+
 tally_status tly_net_create(int io_threads, tly_net **net)
 {
+    tally_status enough = check_descriptors(SPARE_FDS + (size_t)(io_threads + 1) * THREAD_FDS);
+    if (enough != TALLY_OK)
+        return enough;
     tly_net *n = calloc(1, sizeof *n);
     if (!n)
         return tly_error_memory(sizeof *n, "the network context");

@@ -23,6 +23,12 @@ typedef struct tly_sock tly_sock;
  * Returns: TALLY_OK, TALLY_ENOMEM, TALLY_ESYSTEM */
 tally_status tly_net_create(int io_threads, tly_net **net);
 
+/* Are there enough descriptors for so many sockets more? listening ones with accepted connections in
+ * all, and connecting ones. To be asked before they are made: the transport ends the process when it
+ * runs out. net_create asks for itself.
+ * Returns: TALLY_OK; TALLY_ESYSTEM with the needed and the allowed number */
+tally_status tly_net_check_descriptors(size_t listening, size_t accepted, size_t connecting);
+
 /* Blocks until every closed socket's linger has passed. All sockets must have been closed. */
 void tly_net_destroy(tly_net *net);
 

@@ -70,7 +70,9 @@ static tally_status start(shell *s)
     status = tly_net_create(s->config.io_threads, &s->net);
     if (status != TALLY_OK)
         return status;
-    status = listen_at(s, numeric);
+    status = tly_net_check_descriptors(1, (size_t)(s->config.num_worker + s->config.num_server), 0);
+    if (status == TALLY_OK)
+        status = listen_at(s, numeric);
     if (status != TALLY_OK)
         return status;
     return tly_roster_create(&s->config, &s->log, job, 1, tly_clock_now(), &s->roster);

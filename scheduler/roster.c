@@ -258,11 +258,9 @@ static void send_placed(tly_roster *r, const tly_peer *peer, uint64_t base)
         broadcast(r, TLY_ROLE_WORKER, message);
 }
 
-/* A worker that was away: what it may have missed. */
-static void answer_worker(tly_roster *r, tly_member *m, uint64_t placed_version)
+/* A node that was away: what it may have missed. Of the placement table its beats tell. */
+static void send_missed(tly_roster *r, const tly_member *m)
 {
-    m->beat_version = UNTOLD;
-    send_placed(r, &m->peer, placed_version);
     for (uint32_t rank = 0; r->left_count > 0 && rank < r->seats.worker_count; rank++)
         if (r->seats.workers[rank]->left)
             send_left(r, &m->peer, r->seats.workers[rank]->id, rank);
@@ -288,10 +286,13 @@ static void answer_known(tly_roster *r, tly_member *m, const tly_ctl *message)
     } else {
         send_to(r, &m->peer, (tly_ctl){ .type = TLY_CTL_BEAT });
     }
-    if (m->role == TLY_ROLE_WORKER)
-        answer_worker(r, m, message->reg.placed_version);
-    else if (r->phase == ENDED)
+    if (m->role == TLY_ROLE_WORKER) {
+        m->beat_version = UNTOLD;
+        send_placed(r, &m->peer, message->reg.placed_version);
+    } else if (r->phase == ENDED) {
         send_to(r, &m->peer, (tly_ctl){ .type = TLY_CTL_END });
+    }
+    send_missed(r, m);
 }
 
 /* Give a new process its seat. */
@@ -493,6 +494,17 @@ static void on_fail(tly_roster *r, tly_member *m, const tly_ctl *message)
          message->text[0] ? message->text : "a node failed without saying why");
 }
 
+/* Answers go where a node's last message came from. A REGISTER that outlived its connection may come
+ * after the next connection's: what was sent to the wrong place since then is sent again. */
+static void heard_from(tly_roster *r, tly_member *m, const tly_peer *peer)
+{
+    bool moved = m->peer.len != peer->len || memcmp(m->peer.id, peer->id, peer->len) != 0;
+    m->heard = r->now;
+    m->peer = *peer;
+    if (moved && !m->left && r->phase == RUNNING)
+        send_missed(r, m);
+}
+
 void tly_roster_message(tly_roster *roster, const tly_peer *peer, const tly_ctl *message, tly_time now)
 {
     tly_roster *r = roster;
@@ -504,7 +516,7 @@ void tly_roster_message(tly_roster *roster, const tly_peer *peer, const tly_ctl 
     }
     tly_member *m = find_sender(r, peer, message);
     if (m)
-        m->heard = now;
+        heard_from(r, m, peer);
     if (message->type == TLY_CTL_LEAVE) {
         on_leave(r, peer, m, message);
     } else if (m && r->phase == FAILED && !m->left) {

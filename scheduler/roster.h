@@ -5,8 +5,8 @@
  * A job passes through: waiting for its nodes; running, from the one epoch that lists them all;
  * then ended (all workers have left), or failed. A failure is latched and answers everything.
  * A worker's place is its DMLC_WORKER_ID; servers are numbered in the order of registration.
- * A node is known by the nonce of its process, then by the id that it is given; where answers go is
- * what its last REGISTER says. Every message of a node may come twice. */
+ * A node is known by the nonce of its process, then by the id that it is given; answers go where its
+ * last message came from. Every message of a node may come twice. */
 #ifndef TLY_ROSTER_H
 #define TLY_ROSTER_H
 

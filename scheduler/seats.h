@@ -22,7 +22,7 @@ typedef struct tly_member {
     tly_role role;
     uint64_t nonce;
     uint32_t local_size;
-    tly_peer peer;  /* of its last REGISTER: where answers go */
+    tly_peer peer;  /* of its last message: where answers go */
     tly_time heard;
     bool left;
     uint64_t arrived;      /* the last barrier that it has reached */

@@ -61,6 +61,9 @@ static void control(void *arg, const tly_ctl *message, tly_time now)
 {
     server *s = arg;
     (void)now;
+    /* LEFT may have come together with the epoch's announcement, and the shards need that first. */
+    if (s->registrar.membership.state == TLY_MEMBER_IN && !s->installed)
+        install(s);
     if (message->type != TLY_CTL_LEFT)
         return;
     for (uint32_t i = 0; i < s->shard_count; i++)
@@ -152,7 +155,9 @@ static tally_status start_shards(server *s)
     char endpoint_text[TLY_ENGINE_THREADS_MAX][TLY_ENDPOINT_MAX];
     const char *endpoints[TLY_ENGINE_THREADS_MAX];
     uint32_t wanted = shards_wanted(s);
-    tally_status status = tly_mailbox_init(&s->failures);
+    tally_status status = tly_net_check_descriptors(wanted, wanted * (size_t)s->config.num_worker, 1);
+    if (status == TALLY_OK)
+        status = tly_mailbox_init(&s->failures);
     if (status != TALLY_OK)
         return status;
     s->shards = calloc(wanted, sizeof *s->shards);

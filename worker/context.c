@@ -405,7 +405,7 @@ tally_status tally_barrier(tally *ctx, int timeout_ms)
     if (status != TALLY_OK)
         goto unlock;
     ctx->barrier_waiting = true;
-    if (ctx->barrier_seq == ctx->barrier_released) { /* else: an earlier call timed out in it */
+    if (ctx->barrier_seq == ctx->barrier_passed) { /* else: an earlier call timed out in it */
         ctx->barrier_seq++;
         ctx->barrier_missing[0] = 0;
         ctx->barrier_letter.type = TLY_LETTER_BARRIER;
@@ -423,6 +423,8 @@ tally_status tally_barrier(tally *ctx, int timeout_ms)
             break;
         in_time = tly_context_wait(ctx, &ctx->changed, deadline);
     }
+    if (status == TALLY_OK)
+        ctx->barrier_passed = ctx->barrier_seq;
     ctx->barrier_waiting = false;
 unlock:
     pthread_mutex_unlock(&ctx->lock);

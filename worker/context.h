@@ -72,6 +72,7 @@ struct tally {
     uint32_t rank, size, server_count; /* constant once IN */
     tally_tensor *tensors;             /* by name */
     uint64_t barrier_seq, barrier_released;
+    uint64_t barrier_passed; /* the last one that a call has come back from well */
     bool barrier_waiting;
     char barrier_missing[TLY_SENTENCE_MAX];
     int left_rank; /* -1: nobody left */

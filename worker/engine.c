@@ -111,8 +111,8 @@ static void let_go(engine *e)
 static void failed(engine *e, tly_time now)
 {
     tally *ctx = e->ctx;
+    publish_failure(e); /* first: who has read the line gets the same from every call */
     tly_log_error(&ctx->log, "%s", e->membership->failure);
-    publish_failure(e);
     tly_pipeline_fail(e->pipeline, e->membership->failure_status, e->membership->failure);
     tly_membership_leave(e->membership, 0, now); /* so that the scheduler need not wait for us */
     tly_registrar_flush(&e->registrar);
@@ -128,6 +128,14 @@ static void joined(engine *e, tly_time now)
         return;
     }
     uint32_t count = tly_pipeline_link_count(e->pipeline);
+    if (tly_net_check_descriptors(0, 0, count) != TALLY_OK) {
+        char text[TLY_SENTENCE_MAX];
+        snprintf(text, sizeof text, "worker %u (%s): %.700s", m->rank, m->host, tly_error_text());
+        tly_membership_fail(m, TALLY_EFAILED, text);
+        tly_registrar_flush(&e->registrar);
+        tly_membership_fail_here(m, TALLY_EFAILED, text);
+        return;
+    }
     tly_poll_item *items = realloc(e->items, (2 + count) * sizeof *items);
     if (items)
         e->items = items;
@@ -368,7 +376,8 @@ static void *engine_main(void *arg)
     engine *e = arg;
     while (!(e->closing && e->phase == PHASE_LET_GO && tly_pipeline_inputs_out(e->pipeline) == 0)) {
         tly_time now = tly_clock_now();
-        tly_time deadline = sooner(tend(e, now), advance(e, now));
+        tly_time deadline = tend(e, now); /* first: it may find out what advance then acts on */
+        deadline = sooner(deadline, advance(e, now));
         if (e->phase != PHASE_LET_GO)
             deadline = sooner(deadline, tly_pipeline_run(e->pipeline, now));
         flush(e);

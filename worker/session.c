@@ -300,17 +300,26 @@ static void result(tly_pipeline *p, tly_link *link, const tly_record *r, tly_buf
 }
 
 /* Who the shard says is missing in a round that we wait for. */
-static void missing(tly_pipeline *p, const tly_record *r, const uint8_t *payload, tly_time now)
+static void missing(tly_pipeline *p, tly_link *link, const tly_record *r, const uint8_t *payload, tly_time now)
 {
     tly_part *part = part_of(p, r);
     tly_exchange *x = part ? part->exchange : NULL;
-    if (!x || part->round != r->round || r->len_bytes < 4)
+    if (!x || part->round != r->round)
         return;
     char names[512] = "";
     size_t at = 0;
+    bool lost = r->len_bytes < 4; /* the round is over, and its RESULT is not here */
     for (uint32_t i = 0; i + 4 <= r->len_bytes && at + 32 < sizeof names; i += 4) {
         uint32_t rank = payload[i] | payload[i + 1] << 8 | payload[i + 2] << 16 | (uint32_t)payload[i + 3] << 24;
         at += (size_t)snprintf(names + at, sizeof names - at, "%sworker %u", i ? ", " : "", rank);
+        lost |= rank == tly_my_rank(p); /* our PUSH is not there */
+    }
+    if (lost) {
+        /* The link keeps its order, so something was lost on it without a word, and because it answers
+         * it will never be silent enough for a probe. */
+        if (link->ready && tly_part_awaits_result(part))
+            tly_session_hello(p, link, false, now);
+        return;
     }
     free(x->missing);
     x->missing = strdup(names);
@@ -342,8 +351,8 @@ void tly_pipeline_message(tly_pipeline *p, uint32_t index, const void *frame, si
         } else if (r.type == TLY_RECEIVED && link->ready && h.session == link->session) {
             tly_link_arrived(link, r.seq);
             link->progress = now;
-        } else if (r.type == TLY_MISSING && body) {
-            missing(p, &r, (const uint8_t *)body->data + offset, now);
+        } else if (r.type == TLY_MISSING && h.session == link->session) {
+            missing(p, link, &r, body ? (const uint8_t *)body->data + offset : NULL, now);
         }
         offset += r.len_bytes;
     }
