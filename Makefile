@@ -111,6 +111,51 @@ $(BUILD)/tests/proc/%: $(BUILD)/tests/proc/%.o $(BUILD)/libtally.a
 	@$(if $(V),:,echo "  LD $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) -lm
 
+# ---- unit tests, golden bytes, fuzzing ----
+
+# Every allocation of our own code in a unit test can be made to fail: tests/lib/failing.h.
+WRAPPED := malloc calloc realloc aligned_alloc strdup vasprintf
+$(UNIT_TESTS): ALL_LDFLAGS += $(addprefix -Wl$(comma)--wrap=,$(WRAPPED))
+
+# Each tests/fuzz/fuzz_NAME.c is built twice: with replay.c as a plain program that gives its corpus to
+# the code once (any compiler, any SAN), and by `make fuzz` with libFuzzer (clang; Debian:
+# libclang-rt-14-dev), which goes on for FUZZ_SECONDS each and leaves what it finds in build/fuzz.
+FUZZ_SECONDS ?= 10
+FUZZ_CC ?= clang
+FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_REPLAYS := $(addprefix $(BUILD)/tests/fuzz/replay_,$(FUZZ_NAMES))
+
+$(BUILD)/tests/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(CORE_OBJ)
+	@$(if $(V),:,echo "  LD $@")
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) -lm
+
+fuzz-replays: $(FUZZ_REPLAYS)
+
+# What CI runs without clang: every known input once.
+fuzz-replay: $(FUZZ_REPLAYS)
+	$(Q)for name in $(FUZZ_NAMES); do \
+		$(BUILD)/tests/fuzz/replay_$$name tests/fuzz/corpus/$$name || exit 1; \
+	done
+
+FUZZ_DIR := build/fuzz
+$(FUZZ_DIR)/libfuzz_%: $(FUZZ_DIR)/tests/fuzz/fuzz_%.o $(patsubst $(BUILD)/%,$(FUZZ_DIR)/%,$(CORE_OBJ))
+	@$(if $(V),:,echo "  LD $@")
+	$(Q)$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(ZMQ_LIBS) -lm
+
+fuzzers: $(addprefix $(FUZZ_DIR)/libfuzz_,$(FUZZ_NAMES))
+
+fuzz:
+	$(Q)$(MAKE) --no-print-directory BUILD=$(FUZZ_DIR) CC=$(FUZZ_CC) SAN=address \
+		CFLAGS="-fsanitize=fuzzer-no-link $(CFLAGS)" fuzzers
+	$(Q)for name in $(FUZZ_NAMES); do \
+		mkdir -p $(FUZZ_DIR)/found/$$name; \
+		$(FUZZ_DIR)/libfuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 \
+			-print_final_stats=1 -artifact_prefix=$(FUZZ_DIR)/$$name- \
+			$(FUZZ_DIR)/found/$$name tests/fuzz/corpus/$$name || exit 1; \
+	done
+
+.PHONY: fuzz fuzzers fuzz-replay fuzz-replays
+
 # ---- tests ----
 
 unit-programs: $(UNIT_TESTS)

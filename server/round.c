@@ -48,7 +48,7 @@ typedef struct worker {
 
 typedef struct stored_hello {
     struct stored_hello *next;
-    uint32_t sender;
+    uint32_t sender, session;
     uint64_t epoch;
     tly_peer peer;
     size_t len_bytes;
@@ -512,19 +512,6 @@ static void push(tly_rounds *r, uint32_t rank, const tly_record *p, tly_buf *bod
         publish(r, k);
 }
 
-void tly_rounds_left(tly_rounds *r, uint32_t rank, tly_time now)
-{
-    if (rank >= r->worker_count || r->workers[rank].left)
-        return;
-    r->workers[rank].left = true;
-    r->left_count++;
-    for (key *k = r->keys; k; k = k->hh.next)
-        if (k->in_count > 0 && !is_in(k, rank))
-            publish_left(r, k, rank);
-    flush_results(r);
-    settle(r, now);
-}
-
 /* Tell who asks which workers have not pushed this round. */
 static void answer_missing(tly_rounds *r, const worker *w, const tly_record *ask)
 {
@@ -579,6 +566,21 @@ static void become_ready_when_all_heard(tly_rounds *r)
             send_ready(r, &r->workers[rank]);
 }
 
+void tly_rounds_left(tly_rounds *r, uint32_t rank, tly_time now)
+{
+    if (rank >= r->worker_count || r->workers[rank].left)
+        return;
+    r->workers[rank].left = true;
+    r->left_count++;
+    for (key *k = r->keys; k; k = k->hh.next)
+        if (k->in_count > 0 && !is_in(k, rank))
+            publish_left(r, k, rank);
+    flush_results(r);
+    settle(r, now);
+    if (!r->ready)
+        become_ready_when_all_heard(r); /* it may be the last that was waited for */
+}
+
 static void take_acked(tly_rounds *r, worker *w, uint64_t acked, tly_time now)
 {
     if (acked <= w->acked || acked > r->nseq)
@@ -617,7 +619,7 @@ static void store_hello(tly_rounds *r, const tly_peer *peer, const tly_header *h
     for (stored_hello **s = &r->stored; *s; s = &(*s)->next) {
         if ((*s)->sender != h->sender)
             continue;
-        if ((*s)->epoch > h->epoch)
+        if ((*s)->epoch > h->epoch || ((*s)->epoch == h->epoch && (*s)->session > h->session))
             return;
         stored_hello *old = *s;
         *s = old->next;
@@ -628,8 +630,8 @@ static void store_hello(tly_rounds *r, const tly_peer *peer, const tly_header *h
     stored_hello *s = r->stored_count < STORED_MAX ? malloc(sizeof *s + len_bytes) : NULL;
     if (!s)
         return; /* the worker's probe says it again */
-    *s = (stored_hello){ .next = r->stored, .sender = h->sender, .epoch = h->epoch, .peer = *peer,
-                         .len_bytes = len_bytes };
+    *s = (stored_hello){ .next = r->stored, .sender = h->sender, .session = h->session, .epoch = h->epoch,
+                         .peer = *peer, .len_bytes = len_bytes };
     memcpy(s->frame, frame, len_bytes);
     r->stored = s;
     r->stored_count++;

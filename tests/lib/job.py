@@ -186,7 +186,10 @@ class Process:
 
     def signal(self, number):
         if self.status is None:
-            os.kill(self.pid, number)
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass    # it has just ended, and its status is on the way
 
     def kill(self):
         self.signal(signal.SIGKILL)

@@ -9,6 +9,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import job as job_module  # noqa: E402  (found only with the path above)
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "sanitize: runs with the sanitizers' builds too")
+
+
 @pytest.fixture
 def make_job():
     """make_job(workers=..., servers=..., env=..., port=...) gives a Job. A process that is left when
