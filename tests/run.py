@@ -89,7 +89,7 @@ def simulation(stage, counter):
 
 def process_tests(stage, counter):
     # Debian's python3 has Debian's pytest, whatever python3 is first in PATH.
-    command = ["/usr/bin/python3", "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *stage.proc]
+    command = ["/usr/bin/python3", "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *stage.proc]
     status, output, seconds = run(command, stage.env, 1200)
     passed = sum(map(int, re.findall(r"(\d+) passed", output)))
     failed = sum(map(int, re.findall(r"(\d+) (?:failed|error)", output)))
