@@ -43,6 +43,8 @@ static void tune_heap(void)
 static void install(server *s)
 {
     const tly_membership *m = &s->registrar.membership;
+    /* The shards have it too, and read it once they are told of the epoch. */
+    snprintf(s->log.who, sizeof s->log.who, "server %u", m->rank);
     uint32_t *ids = malloc(m->worker_count * sizeof *ids);
     tally_status status = ids ? TALLY_OK : tly_error_memory(m->worker_count * sizeof *ids, "the roster");
     for (uint32_t i = 0; ids && i < m->worker_count; i++)
@@ -53,7 +55,6 @@ static void install(server *s)
     if (status != TALLY_OK)
         tly_membership_fail_here(&s->registrar.membership, status, tly_error_text());
     s->installed = true;
-    snprintf(s->log.who, sizeof s->log.who, "server %u", m->rank);
     tly_log_info(&s->log, "joined workers %u servers %u", m->worker_count, m->server_count);
 }
 

@@ -85,7 +85,7 @@ void tly_part_requeue(tly_pipeline *p, tly_part *part);
 void tly_part_to_pull(tly_pipeline *p, tly_part *part);
 void tly_part_dequeue(tly_pipeline *p, tly_part *part);
 void tly_part_abort(tly_pipeline *p, tly_part *part);
-void tly_part_take_early(tly_part *part, uint64_t round, const tly_round_error *error);
+void tly_part_take_early(tly_pipeline *p, tly_part *part, uint64_t round, const tly_round_error *error);
 void tly_part_round_error(tly_pipeline *p, tly_part *part, const tly_round_error *error);
 
 void tly_exchange_start(tly_pipeline *p, tly_exchange *x, tly_time now);

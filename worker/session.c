@@ -241,12 +241,17 @@ static void result_error(tly_pipeline *p, tly_part *part, const tly_record *r, c
         part->have = r->round;
         tly_part_round_error(p, part, &error);
     } else {
-        tly_part_take_early(part, r->round, &error);
+        tly_part_take_early(p, part, r->round, &error);
     }
 }
 
 static void result_value(tly_pipeline *p, tly_part *part, const tly_record *r, tly_buf *body, uint64_t offset)
 {
+    if (r->round > part->round) {
+        tly_log_warn(p->log, "tensor \"%s\": the server sent a value of round %" PRIu64 ", which this worker has not "
+                             "joined; dropped", part->tensor->name, r->round);
+        return;
+    }
     part->have = r->round;
     if (!part->exchange || part->round != r->round || part->written)
         return; /* it was given up */

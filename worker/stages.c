@@ -235,15 +235,18 @@ void tly_part_requeue(tly_pipeline *p, tly_part *part)
     tly_part_run(p, part);
 }
 
-void tly_part_take_early(tly_part *part, uint64_t round, const tly_round_error *error)
+void tly_part_take_early(tly_pipeline *p, tly_part *part, uint64_t round, const tly_round_error *error)
 {
     if (round != part->have + 1)
         return;
-    part->have = round;
     if (!part->early)
         part->early = malloc(sizeof *part->early);
-    if (part->early)
-        *part->early = *error;
+    if (!part->early) {
+        p->out_of_memory = true;
+        return;
+    }
+    part->have = round;
+    *part->early = *error;
 }
 
 /* ---- rounds that end in an error ---- */

@@ -112,7 +112,7 @@ static void bind_tensor(tly_pipeline *p, tly_tensor *t, entry *e, tly_time now)
         }
         *s = found->next;
         if (found->partition < t->part_count)
-            tly_part_take_early(&t->parts[found->partition], found->round, &found->error);
+            tly_part_take_early(p, &t->parts[found->partition], found->round, &found->error);
         free(found);
     }
     if (t->exchange)
@@ -215,7 +215,16 @@ static entry *entry_create(tly_pipeline *p, const tly_placed *placed)
         return NULL;
     }
     HASH_ADD(by_id, p->entries_by_id, id, sizeof e->id, e);
+    if (tly_table_find(p, e->id) != e) {
+        entry_free(e);
+        return NULL;
+    }
     HASH_ADD_KEYPTR(by_name, p->entries_by_name, e->name, strlen(e->name), e);
+    if (entry_by_name(p, e->name) != e) {
+        HASH_DELETE(by_id, p->entries_by_id, e);
+        entry_free(e);
+        return NULL;
+    }
     return e;
 }
 
@@ -226,6 +235,7 @@ void tly_table_take(tly_pipeline *p, const tly_placed *placed, tly_time now)
         return;
     if (e) {
         e->conflict = strdup(placed->conflict);
+        p->out_of_memory |= !e->conflict;
         if (e->tensor)
             tensor_unusable(p, e->tensor, TALLY_ECONFLICT, placed->conflict);
         return;

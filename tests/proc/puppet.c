@@ -176,10 +176,16 @@ typedef struct waiting {
     tally *ctx;
 } waiting;
 
+/* Passed before each call and in completion functions: who is told of an end by a line and then looks at
+ * the output would otherwise seem to race with it. */
+static pthread_mutex_t told = PTHREAD_MUTEX_INITIALIZER;
+
 /* Says what came; then what a call answers that may not be made from here. */
 static void done(void *arg, tally_status status, const char *error)
 {
     waiting *w = arg;
+    pthread_mutex_lock(&told);
+    pthread_mutex_unlock(&told);
     say("done %d %s %s", w->request, tally_status_name(status), error ? error : "-");
     if (w->refused && strcmp(w->refused, "barrier") == 0)
         say("inside barrier %s", tally_status_name(tally_barrier(w->ctx, -1)));
@@ -377,6 +383,8 @@ static void obey(char *line)
     words[word_count] = NULL;
     for (size_t i = 0; word_count && i < sizeof commands / sizeof *commands; i++)
         if (strcmp(commands[i].name, words[0]) == 0) {
+            pthread_mutex_lock(&told);
+            pthread_mutex_unlock(&told);
             commands[i].run();
             return;
         }

@@ -65,7 +65,7 @@ def test_messages_that_nobody_sends_do_not_disturb_a_job(make_job):
         for puppet in puppets:
             assert puppet.push(0, 0, value) == "TALLY_OK"
         for puppet in puppets:
-            assert puppet.wait(0) == "TALLY_OK" and puppet.value(0) == str(2 * value)
+            assert puppet.wait(0) == "TALLY_OK" and puppet.value(0) == str(2 * value), str(job)
 
     exchange(1)
     junk = job.start("junk", [program(FOREIGN), "junk"] + addresses)

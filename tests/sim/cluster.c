@@ -199,6 +199,14 @@ static void death(sim *s, void *arg)
     }
 }
 
+/* Two die: which one the job names is open, but all name the same. */
+static void second_death(sim *s, void *arg)
+{
+    sim_cluster *c = arg;
+    sim_trace(s, "server 0 dies too");
+    sim_server_kill(&c->servers[0], sim_chance(&s->weather, 500));
+}
+
 /* One worker loses its way to one server. */
 static void cut(sim *s, void *arg)
 {
@@ -241,6 +249,8 @@ static void plan_faults(sim_cluster *c)
         sim_at(s, sim_between(&s->weather, 0, p->fault_gap_us), fault, c);
     if (p->victim != SIM_NO_VICTIM)
         sim_at(s, p->death_us, death, c);
+    if (p->second_death)
+        sim_at(s, p->death_us + sim_between(&s->weather, 0, 20000), second_death, c);
     if (p->cut_worker != SIM_NOBODY)
         sim_at(s, p->cut_us, cut, c);
     if (p->slow_worker != SIM_NOBODY && p->slow_what == 1)
@@ -260,9 +270,12 @@ static void look_whether_quiet(sim *s, void *arg)
         return;
     }
     char what[128] = "";
-    for (uint32_t i = 0; i < p->workers; i++)
-        if (c->workers[i].phase == SIM_IN && !tly_pipeline_settled(c->workers[i].pipeline))
+    for (uint32_t i = 0; i < p->workers; i++) {
+        const tly_pipeline *pipeline = c->workers[i].pipeline;
+        bool holds = !tly_pipeline_settled(pipeline) || tly_pipeline_inputs_out(pipeline) > 0;
+        if (c->workers[i].phase == SIM_IN && holds)
             snprintf(what, sizeof what, "worker %u", i);
+    }
     for (uint32_t i = 0; i < p->servers; i++)
         for (uint32_t k = 0; k < c->servers[i].shard_count; k++) {
             tly_rounds_stats stats = { 0 };

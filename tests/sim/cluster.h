@@ -94,8 +94,7 @@ sim_listener *sim_server_find(sim_cluster *c, const char *endpoint);
 /* ---- wiretap.c: what the messages themselves show ---- */
 
 typedef struct sim_tap {
-    uint64_t pushed_bytes, needed_push_bytes;
-    uint64_t result_bytes, needed_result_bytes;
+    uint64_t pushed_bytes, needed_push_bytes, needed_result_bytes;
 } sim_tap;
 
 typedef struct sim_worker sim_worker;
@@ -173,7 +172,7 @@ struct sim_worker {
     sim_meter *meters;
     uint32_t link_count;
     sim_phase phase;
-    bool started, closing, killed, stopped;
+    bool started, closing, killed;
     tly_time close_by;
     sim_letter *letters; /* the mailbox */
     uint32_t letter_count, letter_room;
@@ -242,7 +241,7 @@ struct sim_cluster {
     bool quiet; /* everything has settled: programs may close */
     sim_time quiet_by;
     uint32_t breaks, control_breaks, pauses; /* left to do */
-    uint64_t result_bytes, drop_lines;
+    uint64_t result_bytes;
     sim_time failing_at;   /* what makes the job fail has happened */
     char sentence[TLY_SENTENCE_MAX]; /* of the failure, the first that a node knew */
     uint64_t hash; /* of all results */

@@ -345,7 +345,6 @@ void sim_conn_break(sim_conn *c, bool mute)
     sim *s = c->net->s;
     sim_trace(s, "connection %u of %s to %s breaks", c->id, c->client->name, c->listener->owner->name);
     c->broken = true;
-    c->mute = mute;
     for (int way = 0; way < 2; way++) {
         sim_lane *lane = &c->lanes[way];
         lane->cut = lane->arrived + sim_below(dice(c), (uint32_t)(lane->departed - lane->arrived) + 1);

@@ -51,7 +51,6 @@ struct sim_conn {
     sim_listener *listener;
     bool up, broken;
     bool client_open, listener_open; /* as each side sees it */
-    bool mute;                       /* a host that vanished: nobody is told */
     bool said_up, said_retry, said_down; /* events that wait for the client */
     sim_time blocked_until;          /* no connecting before */
     int retries;

@@ -253,13 +253,13 @@ static void disagree(sim_plan *p, sim_random *r)
         p->workers = 2;
     p->rounds++;
     p->disagreement_count = 1 + sim_below(r, SIM_DISAGREEMENTS_MAX);
-    for (uint32_t i = 0; i < p->disagreement_count; i++)
-        p->disagreements[i] = (sim_disagreement){
-            .tensor = sim_below(r, p->tensor_count),
-            .round = 1 + sim_below(r, p->rounds - 1),
-            .worker = sim_below(r, p->workers),
-            .other_kind = sim_chance(r, 500),
-        };
+    for (uint32_t i = 0; i < p->disagreement_count; i++) {
+        sim_disagreement *d = &p->disagreements[i];
+        d->tensor = sim_below(r, p->tensor_count); /* one draw a statement: every compiler draws alike */
+        d->round = 1 + sim_below(r, p->rounds - 1);
+        d->worker = sim_below(r, p->workers);
+        d->other_kind = sim_chance(r, 500);
+    }
     p->lossy = true;
     if (sim_chance(r, 300)) {
         p->breaks = 1 + sim_below(r, 6);
@@ -321,7 +321,7 @@ static void death(sim_plan *p, sim_random *r)
     p->mute_death = sim_chance(r, 400);
     if (p->workers == 1 && p->victim == SIM_WORKER)
         p->workers = 2;
-    p->failing_us = p->death_us;
+    p->second_death = p->victim == SIM_WORKER && sim_chance(r, 300);
     p->fails_at_once = true;
     p->limit_us = 120 * 1000000LL;
 }

@@ -77,6 +77,7 @@ struct sim_plan {
     sim_victim victim;
     uint32_t victim_index;
     int64_t death_us;
+    bool second_death;       /* a server dies with it, nearly */
     bool mute_death;         /* the host vanishes; else the process */
     uint32_t slow_worker;    /* 30 s late: its program, its process or one of its links */
     uint32_t slow_what;
@@ -86,8 +87,7 @@ struct sim_plan {
     uint32_t absent_worker;  /* never starts */
     uint32_t closers_permille; /* closes with work in flight */
     sim_end end;
-    bool fails_at_once;      /* the failure is bounded by the death limit from failing_us on */
-    int64_t failing_us;
+    bool fails_at_once;      /* the failure is bounded by the death limit */
     const char *sentence;    /* part of the failure's sentence */
     sim_time limit_us;       /* a run that is not over then is stuck */
     bool twice;              /* run again in other weather: the same bits */
