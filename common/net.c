@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@
 #define RECONNECT_MAX_MS 1000
 #define BACKLOG 1024
 #define POLL_ON_STACK 64
+/* The largest partition, and some: a peer that announces more is cut off before memory is asked for. */
+#define FRAME_BYTES_MAX ((INT64_C(1) << 30) + (1 << 20))
 
 /* Descriptors: of each thread of the transport; of a bound socket; of a connecting one (its mailbox,
  * the watch on it with two, the connection, the probe); and some for what the process does besides. */
@@ -30,6 +33,7 @@
 
 struct tly_net {
     void *ctx;
+    atomic_uint monitors; /* made so far */
 };
 
 struct tly_sock {
@@ -131,6 +135,8 @@ static tally_status sock_create(tly_net *net, int type, const char *endpoint, tl
     set_int(s->zmq, ZMQ_HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS);
     set_int(s->zmq, ZMQ_RECONNECT_IVL, RECONNECT_MS);
     set_int(s->zmq, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS);
+    int64_t frame_max = FRAME_BYTES_MAX;
+    zmq_setsockopt(s->zmq, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max);
     set_int(s->zmq, ZMQ_IPV6, strchr(endpoint, '[') != NULL);
     *sock = s;
     return TALLY_OK;
@@ -214,7 +220,8 @@ tally_status tly_sock_connect(tly_net *net, const char *endpoint, tly_sock **soc
         goto close;
     }
     char name[64];
-    snprintf(name, sizeof name, "inproc://monitor-%p", (void *)s);
+    /* A name is free again only some time after its socket was closed: never use one twice. */
+    snprintf(name, sizeof name, "inproc://monitor-%u", atomic_fetch_add(&net->monitors, 1));
     int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
                  ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                  ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
