@@ -3,7 +3,7 @@
  *   node ADDRESS           register with another wire version; say the answer
  *   scheduler              answer every message in another wire version; say the port
  *   server ENDPOINT        a server that registers with this endpoint, whatever is there
- *   junk ADDRESS...        send each address messages that no node sends; say when they are out
+ *   junk ADDRESS           send messages that no node sends; say when they are out
  *
  * ADDRESS is HOST:PORT, ENDPOINT tcp://HOST:PORT. It is built from the service's own modules for the
  * transport and the messages, so that what is wrong is only what should be. */
@@ -152,13 +152,11 @@ static void send_junk(tly_sock *sock)
     }
 }
 
-static int be_junk(int count, char **addresses)
+static int be_junk(const char *address)
 {
-    for (int i = 0; i < count; i++) {
-        tly_sock *sock = connect_to(addresses[i]);
-        send_junk(sock);
-        tly_sock_close(sock, LINGER_MS);
-    }
+    tly_sock *sock = connect_to(address);
+    send_junk(sock);
+    tly_sock_close(sock, LINGER_MS);
     tly_net_destroy(net); /* waits until all has left */
     say("all is out");
     return 0;
@@ -173,7 +171,7 @@ int main(int argc, char **argv)
         return be_scheduler();
     if (argc == 3 && strcmp(argv[1], "server") == 0)
         return be_server(argv[2]);
-    if (argc > 2 && strcmp(argv[1], "junk") == 0)
-        return be_junk(argc - 2, argv + 2);
+    if (argc == 3 && strcmp(argv[1], "junk") == 0)
+        return be_junk(argv[2]);
     return 4;
 }

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from job import Job, program
+from job import program
 from puppet import Puppet, close_all, start_all
 
 MATRIX = 8 * 4 * 2 * 2 * 8 * 2   # types, operations, in place or not, aligned or not, counts, rounds

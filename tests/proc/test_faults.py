@@ -1,12 +1,16 @@
 """Deaths, departures, stalls and disagreements: what each call says, and when."""
+import ctypes
+import errno
+import os
 import random
 import re
 import signal
+import socket
 import time
 
 import pytest
 
-from job import Job, program
+from job import program
 from puppet import Puppet, close_all, sentence, start_all
 
 DEATH_LIMIT_S = 2
@@ -340,6 +344,68 @@ def test_a_worker_that_is_late_in_reading_its_results_gets_exact_ones(make_job):
         paused += 1
     assert set(job.wait_all(60).values()) == {0}, str(job)
     assert paused > 3
+    for worker in workers:
+        worker.wait_line("^exact 150 rounds")
+
+
+# ---------------------------------------------------------------------------------------------------
+# Dropped connections
+
+PIDFD_GETFD = 438       # the same number on all architectures
+
+
+def connections(pid):
+    """The descriptors of a process that are TCP connections, established at the moment."""
+    with open("/proc/%d/net/tcp" % pid) as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    established = {"socket:[%s]" % row[9] for row in rows if row[3] == "01"}
+    found = []
+    for entry in os.listdir("/proc/%d/fd" % pid):
+        try:
+            if os.readlink("/proc/%d/fd/%s" % (pid, entry)) in established:
+                found.append(int(entry))
+        except OSError:
+            pass         # closed meanwhile
+    return found
+
+
+def drop(pid, fd):
+    """End a connection of another process, as a network would. False: it was gone already."""
+    process = os.pidfd_open(pid)
+    try:
+        copy = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, process, fd, 0)
+        if copy < 0 and ctypes.get_errno() in (errno.EPERM, errno.ENOSYS):
+            pytest.skip("no right to take another process's connection")
+        if copy < 0:
+            return False
+        with socket.socket(fileno=copy) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(process)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("ends", ["workers", "servers"])
+def test_dropped_connections_lose_nothing_and_double_nothing(make_job, ends):
+    """Connections to servers, and to the scheduler too, at random moments."""
+    job = make_job(workers=3, servers=2, env={"BYTEPS_PARTITION_BYTES": "4096"})
+    scheduler, servers, workers = start_job(job, "--rounds", "150", "--tensors", "6", "--count", "6000", "--barrier")
+    workers[0].wait_line("^round 1$")
+    draw = random.Random(ends)
+    dropped = 0
+    while dropped < 25 and not workers[0].ends_within(0.01):
+        victim = draw.choice(workers if ends == "workers" else servers)
+        try:
+            candidates = connections(victim.pid)
+        except OSError:
+            break            # it has ended
+        if candidates:
+            dropped += drop(victim.pid, draw.choice(candidates))
+    assert set(job.wait_all(90).values()) == {0}, str(job)
+    assert dropped > 3
     for worker in workers:
         worker.wait_line("^exact 150 rounds")
 

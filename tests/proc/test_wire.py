@@ -68,10 +68,11 @@ def test_messages_that_nobody_sends_do_not_disturb_a_job(make_job):
             assert puppet.wait(0) == "TALLY_OK" and puppet.value(0) == str(2 * value), str(job)
 
     exchange(1)
-    junk = job.start("junk", [program(FOREIGN), "junk"] + addresses)
+    junk = [job.start("junk", [program(FOREIGN), "junk", address]) for address in addresses]
     exchange(2)
-    junk.wait_line("^all is out$")
-    assert junk.wait() == 0
+    for each in junk:
+        each.wait_line("^all is out$")
+        assert each.wait() == 0
     for address in addresses:
         host, port = address.split(":")
         with socket.create_connection((host, int(port))) as raw:
