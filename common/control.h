@@ -9,6 +9,7 @@
 #include "common/wire.h"
 
 #define TLY_NAME_MAX 1024 /* of a tensor, with its final 0 */
+#define TLY_PARTITIONS_MAX (1u << 20) /* of a tensor: what the scheduler can place between two beats */
 
 typedef enum tly_ctl_type {
     /* node to scheduler */

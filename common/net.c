@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,9 @@
 #define LISTENING_FDS 2
 #define CONNECTING_FDS 5
 #define SPARE_FDS 8
+
+/* Held from counting descriptors to taking them, so that threads do not count on the same ones. */
+static pthread_mutex_t descriptors = PTHREAD_MUTEX_INITIALIZER;
 
 struct tly_net {
     void *ctx;
@@ -83,22 +87,41 @@ tally_status tly_net_check_descriptors(size_t listening, size_t accepted, size_t
     return check_descriptors(SPARE_FDS + listening * LISTENING_FDS + accepted + connecting * CONNECTING_FDS);
 }
 
+/* Make the transport start its threads now: it takes their descriptors with the first socket. */
+static tally_status start_threads(void *ctx)
+{
+    void *first = zmq_socket(ctx, ZMQ_PAIR);
+    if (!first)
+        return system_error("starting the network's threads");
+    zmq_close(first);
+    return TALLY_OK;
+}
+
 tally_status tly_net_create(int io_threads, tly_net **net)
 {
-    tally_status enough = check_descriptors(SPARE_FDS + (size_t)(io_threads + 1) * THREAD_FDS);
-    if (enough != TALLY_OK)
-        return enough;
     tly_net *n = calloc(1, sizeof *n);
     if (!n)
         return tly_error_memory(sizeof *n, "the network context");
+    pthread_mutex_lock(&descriptors);
+    tally_status status = check_descriptors(SPARE_FDS + (size_t)(io_threads + 1) * THREAD_FDS + LISTENING_FDS);
+    if (status != TALLY_OK)
+        goto unlock;
     n->ctx = zmq_ctx_new();
     if (!n->ctx) {
-        tally_status status = system_error("creating the network context");
-        free(n);
-        return status;
+        status = system_error("creating the network context");
+        goto unlock;
     }
     zmq_ctx_set(n->ctx, ZMQ_IO_THREADS, io_threads);
     zmq_ctx_set(n->ctx, ZMQ_MAX_SOCKETS, MAX_SOCKETS);
+    status = start_threads(n->ctx);
+    if (status != TALLY_OK)
+        zmq_ctx_term(n->ctx);
+unlock:
+    pthread_mutex_unlock(&descriptors);
+    if (status != TALLY_OK) {
+        free(n);
+        return status;
+    }
     *net = n;
     return TALLY_OK;
 }
@@ -129,7 +152,7 @@ static tally_status sock_create(tly_net *net, int type, const char *endpoint, tl
         free(s);
         return status;
     }
-    /* Credit bounds what is queued, so a queue never refuses and a send never blocks. */
+    /* Credit bounds what is queued, so a queue need not refuse; a send never blocks. */
     set_int(s->zmq, ZMQ_SNDHWM, 0);
     set_int(s->zmq, ZMQ_LINGER, 0);
     set_int(s->zmq, ZMQ_HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS);
@@ -142,7 +165,7 @@ static tally_status sock_create(tly_net *net, int type, const char *endpoint, tl
     return TALLY_OK;
 }
 
-tally_status tly_sock_bind(tly_net *net, const char *numeric, int *port, tly_sock **sock)
+tally_status tly_sock_bind(tly_net *net, const char *numeric, int *port, int queue_max, tly_sock **sock)
 {
     char endpoint[TLY_ENDPOINT_MAX];
     tly_address_endpoint(numeric, *port, endpoint, sizeof endpoint);
@@ -153,6 +176,7 @@ tally_status tly_sock_bind(tly_net *net, const char *numeric, int *port, tly_soc
     if (status != TALLY_OK)
         return status;
     set_int(s->zmq, ZMQ_ROUTER_MANDATORY, 1);
+    set_int(s->zmq, ZMQ_SNDHWM, queue_max);
     set_int(s->zmq, ZMQ_BACKLOG, BACKLOG);
     if (zmq_bind(s->zmq, endpoint) != 0) {
         status = tly_error(TALLY_ESYSTEM, "cannot listen on address %s port %d: %s", numeric, *port,
@@ -209,10 +233,12 @@ static bool parse_endpoint(tly_sock *s, const char *endpoint)
     return inet_pton(AF_INET, host, &a->sin_addr) == 1;
 }
 
-tally_status tly_sock_connect(tly_net *net, const char *endpoint, tly_sock **sock)
+static tally_status connect_locked(tly_net *net, const char *endpoint, tly_sock **sock)
 {
     tly_sock *s;
-    tally_status status = sock_create(net, ZMQ_DEALER, endpoint, &s);
+    tally_status status = check_descriptors(CONNECTING_FDS);
+    if (status == TALLY_OK)
+        status = sock_create(net, ZMQ_DEALER, endpoint, &s);
     if (status != TALLY_OK)
         return status;
     if (!parse_endpoint(s, endpoint)) {
@@ -242,6 +268,14 @@ close:
     return status;
 }
 
+tally_status tly_sock_connect(tly_net *net, const char *endpoint, tly_sock **sock)
+{
+    pthread_mutex_lock(&descriptors);
+    tally_status status = connect_locked(net, endpoint, sock);
+    pthread_mutex_unlock(&descriptors);
+    return status;
+}
+
 void tly_sock_close(tly_sock *sock, int linger_ms)
 {
     if (!sock)
@@ -268,6 +302,8 @@ static tally_status send_error(void)
     int code = zmq_errno();
     if (code == EHOSTUNREACH)
         return tly_error(TALLY_ELEFT, "the connection is gone");
+    if (code == EAGAIN)
+        return tly_error(TALLY_ELEFT, "the peer does not read");
     return system_error("sending");
 }
 

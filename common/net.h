@@ -32,9 +32,11 @@ tally_status tly_net_check_descriptors(size_t listening, size_t accepted, size_t
 /* Blocks until every closed socket's linger has passed. All sockets must have been closed. */
 void tly_net_destroy(tly_net *net);
 
-/* Bind to numeric:port; port 0 takes a free one. *port receives the port.
+/* Bind to numeric:port; port 0 takes a free one. *port receives the port. queue_max: messages that may
+ * wait for one peer; what comes then for a peer that does not read is dropped. 0: no limit, where
+ * something else bounds them.
  * Returns: TALLY_OK; TALLY_ESYSTEM (address, port and the system's text); TALLY_ENOMEM */
-tally_status tly_sock_bind(tly_net *net, const char *numeric, int *port, tly_sock **sock);
+tally_status tly_sock_bind(tly_net *net, const char *numeric, int *port, int queue_max, tly_sock **sock);
 
 /* Begin to connect to "tcp://ADDRESS:PORT"; what is sent meanwhile waits in order.
  * Returns: TALLY_OK, TALLY_EINVAL (not an endpoint), TALLY_ENOMEM, TALLY_ESYSTEM */
@@ -47,7 +49,7 @@ void tly_sock_close(tly_sock *sock, int linger_ms);
  * reference goes to the socket in every case, released on the transport's thread when its last byte
  * is in the kernel, or on failure before the return.
  * Returns: TALLY_OK
- *          TALLY_ELEFT    the peer's connection is gone; the message is dropped
+ *          TALLY_ELEFT    the peer's connection is gone, or it does not read; the message is dropped
  *          TALLY_ENOMEM, TALLY_ESYSTEM */
 tally_status tly_sock_send(tly_sock *sock, const tly_peer *peer, const void *head, size_t head_len,
                            tly_buf *body);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/log.h"
+
 #define STRING(text) #text
 #define EXPANDED(macro) STRING(macro)
 
@@ -17,6 +19,7 @@ static TLY_PRINTF(1, 0) void sentence_set(const char *format, va_list args)
     int saved = errno;
     if (vsnprintf(text, sizeof text, format, args) < 0)
         strcpy(text, "an error whose text could not be formatted");
+    tly_log_clean(text); /* names and peers' words may hold anything */
     memcpy(sentence, text, strlen(text) + 1);
     errno = saved;
 }

@@ -11,6 +11,7 @@
 #include "scheduler/roster.h"
 
 #define LINGER_MS 1000       /* for the last words */
+#define QUEUE_MAX 1000       /* messages that wait for a node; beats and answers bring lost ones again */
 #define WARN_EVERY_MS 60000  /* about messages that cannot be read */
 #define MESSAGES_A_TURN 1000 /* so that many senders cannot keep the roster from its duties */
 
@@ -38,7 +39,7 @@ static tally_status draw_job(uint32_t *job)
 static tally_status listen_at(shell *s, const char *numeric)
 {
     int port = s->config.root_port;
-    tally_status status = tly_sock_bind(s->net, numeric, &port, &s->sock);
+    tally_status status = tly_sock_bind(s->net, numeric, &port, QUEUE_MAX, &s->sock);
     if (status != TALLY_OK)
         return tly_error_context(status,
                                  "the scheduler listens at DMLC_PS_ROOT_URI=%s DMLC_PS_ROOT_PORT=%d, which "

@@ -9,7 +9,6 @@
 
 #define PARTITION_BYTES_MIN 4096u
 #define PARTITION_BYTES_MAX (1u << 30)
-#define PARTITIONS_MAX (1u << 24)
 
 /* A server or a shard in a heap whose top is the lightest; among equals the lowest index. */
 typedef struct load {
@@ -230,14 +229,14 @@ static tally_status refuse(tly_placement *p, tensor *t, uint64_t place_count)
              "(BYTEPS_PARTITION_BYTES); at most %u are possible",
              shown(name, t->name), t->rank, tally_dtype_name(t->first.dtype),
              (unsigned long long)t->first.count, tally_op_name(t->first.op), (unsigned long long)place_count,
-             t->first.partition_bytes, PARTITIONS_MAX);
+             t->first.partition_bytes, TLY_PARTITIONS_MAX);
     return add_conflict(p, t, sentence);
 }
 
 static tally_status declare_new(tly_placement *p, uint32_t rank, const tly_declaration *d)
 {
     uint64_t place_count = tly_partition_count(d->dtype, d->count, d->partition_bytes);
-    bool possible = place_count <= PARTITIONS_MAX;
+    bool possible = place_count <= TLY_PARTITIONS_MAX;
     size_t name_bytes = strlen(d->name) + 1;
     tensor *t = calloc(1, sizeof *t + name_bytes);
     tly_place *places = possible ? malloc(place_count * sizeof *places) : NULL;

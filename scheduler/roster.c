@@ -79,6 +79,18 @@ static void send_to(tly_roster *r, const tly_peer *peer, tly_ctl message)
     queue(r, peer, tly_ctl_out(&message));
 }
 
+/* Answer who is not in: the job's number is for its members, who prove by it that they are. */
+static void answer_stranger(tly_roster *r, const tly_peer *peer, uint32_t claimed_job, tly_ctl message)
+{
+    if (claimed_job == r->job) {
+        send_to(r, peer, message);
+        return;
+    }
+    message.job = 0;
+    message.epoch = 0;
+    queue(r, peer, tly_ctl_out(&message));
+}
+
 /* Send to all who are in, of one role or (TLY_ROLE_NONE) of any; encoded once. */
 static void broadcast(tly_roster *r, tly_role role, tly_ctl message)
 {
@@ -317,8 +329,11 @@ static void admit_new(tly_roster *r, const tly_peer *peer, const tly_ctl *messag
 static void refuse(tly_roster *r, const tly_peer *peer, const tly_ctl *message, const char *why)
 {
     const char *role = tly_role_name((tly_role)message->reg.role);
-    tly_log_warn(r->log, "refused %s %s: %s", role, message->reg.host, why);
-    send_to(r, peer, (tly_ctl){ .type = TLY_CTL_REFUSED, .status = TALLY_EREFUSED, .text = why });
+    char line[2 * TLY_SENTENCE_MAX];
+    snprintf(line, sizeof line, "refused %s %s: %s", role, message->reg.host, why);
+    warn(r, line);
+    answer_stranger(r, peer, message->job,
+                    (tly_ctl){ .type = TLY_CTL_REFUSED, .status = TALLY_EREFUSED, .text = why });
 }
 
 static void on_register(tly_roster *r, const tly_peer *peer, const tly_ctl *message)
@@ -454,12 +469,15 @@ static void server_leaves(tly_roster *r, const tly_member *m)
 
 static void on_leave(tly_roster *r, const tly_peer *peer, tly_member *m, const tly_ctl *message)
 {
-    /* Who is not known has left; it need not wait for its limit. */
-    send_left(r, peer, m ? m->id : message->sender, m ? m->rank : 0);
+    if (!m) { /* who is not known has left; it need not wait for its limit */
+        answer_stranger(r, peer, message->job, (tly_ctl){ .type = TLY_CTL_LEFT, .peer = message->sender });
+        return;
+    }
+    send_left(r, peer, m->id, m->rank);
     /* A node that leaves before it has its id knows itself as 0. */
-    if (m && message->sender == 0)
+    if (message->sender == 0)
         send_left(r, peer, 0, m->rank);
-    if (!m || m->left)
+    if (m->left)
         return;
     if (r->phase == WAITING) {
         tly_log_info(r->log, "%s %s left before the start", tly_role_name(m->role), m->host);
@@ -552,7 +570,8 @@ void tly_roster_foreign(tly_roster *roster, const tly_peer *peer, const char *se
     char why[TLY_SENTENCE_MAX];
     snprintf(why, sizeof why, "refused a node: %.900s", sentence);
     warn(roster, why);
-    send_to(roster, peer, (tly_ctl){ .type = TLY_CTL_REFUSED, .status = TALLY_EVERSION, .text = sentence });
+    answer_stranger(roster, peer, 0,
+                    (tly_ctl){ .type = TLY_CTL_REFUSED, .status = TALLY_EVERSION, .text = sentence });
 }
 
 void tly_roster_fail(tly_roster *roster, tally_status status, const char *sentence, tly_time now)

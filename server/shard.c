@@ -49,7 +49,7 @@ tally_status tly_shard_create(tly_net *net, const tly_config *config, const tly_
     tally_status status = tly_mailbox_init(&s->mailbox);
     *port = 0;
     if (status == TALLY_OK)
-        status = tly_sock_bind(net, numeric, port, &s->sock);
+        status = tly_sock_bind(net, numeric, port, 0, &s->sock);
     if (status != TALLY_OK) {
         tly_shard_destroy(s);
         return status;

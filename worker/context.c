@@ -256,6 +256,7 @@ tally_status tally_server_stats_get(const tally *ctx, int server, tally_server_s
     tally *c = (tally *)(uintptr_t)ctx; /* the question is const, its lock is not */
     tly_stats_query query = { .letter.type = TLY_LETTER_STATS, .server = (uint32_t)server };
     pthread_mutex_lock(&c->lock);
+    tly_context_get(c);
     if (c->state != TLY_CONTEXT_IN && c->state != TLY_CONTEXT_FAILED)
         status = tly_context_usable(c);
     else if (!tly_mailbox_post(&c->mailbox, &query.letter))
@@ -263,6 +264,7 @@ tally_status tally_server_stats_get(const tally *ctx, int server, tally_server_s
     while (status == TALLY_OK && !query.answered)
         tly_context_wait(c, &c->changed, TLY_NEVER); /* the engine never blocks */
     pthread_mutex_unlock(&c->lock);
+    tly_context_put(c);
     if (status == TALLY_OK)
         *stats = query.stats;
     return status;
@@ -292,10 +294,10 @@ static tally_status check_declaration(const tally *ctx, const char *name, tally_
         return tly_error(TALLY_EINVAL, "tally_declare: tensor \"%s\" has the unknown operation %d", name,
                          (int)options->op);
     uint64_t parts = tly_partition_count(dtype, count, (uint32_t)ctx->config.partition_bytes);
-    if (parts > 1u << 24)
+    if (parts > TLY_PARTITIONS_MAX)
         return tly_error(TALLY_EINVAL, "tally_declare: tensor \"%s\" of %zu bytes would have %llu partitions, more "
                                        "than %u; raise BYTEPS_PARTITION_BYTES", name, count * size,
-                         (unsigned long long)parts, 1u << 24);
+                         (unsigned long long)parts, TLY_PARTITIONS_MAX);
     return TALLY_OK;
 }
 

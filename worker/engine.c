@@ -400,8 +400,9 @@ tally_status tly_engine_start(tally *ctx)
         return tly_error_memory(sizeof *e, "the engine");
     e->ctx = ctx;
     e->items = calloc(2, sizeof *e->items);
-    tally_status status = e->items ? tly_net_create(ctx->config.io_threads, &e->net)
-                                   : tly_error_memory(2 * sizeof *e->items, "the engine");
+    tally_status status = e->items ? TALLY_OK : tly_error_memory(2 * sizeof *e->items, "the engine");
+    if (status == TALLY_OK && !ctx->alone)
+        status = tly_net_create(ctx->config.io_threads, &e->net);
     if (status == TALLY_OK && !ctx->alone) {
         status = tly_registrar_init(&e->registrar, e->net, &ctx->config, &ctx->log, TLY_ROLE_WORKER, ctx->address, 0,
                                     NULL, control, e);

@@ -172,7 +172,8 @@ tally_status tally_on_done(tally_request **request, tally_done_fn fn, void *arg)
     if (status != TALLY_OK)
         return status;
     pthread_mutex_lock(&ctx->lock);
-    if (ctx->state == TLY_CONTEXT_CLOSED || (ctx->state == TLY_CONTEXT_CLOSING && !ctx->notifier_running))
+    bool closing = ctx->state == TLY_CONTEXT_CLOSING || ctx->state == TLY_CONTEXT_CLOSED;
+    if (ctx->notifier_stop || (closing && !ctx->notifier_running))
         status = tly_error(TALLY_ECLOSED, "the context is closed");
     else if (!ctx->notifier_running)
         status = tly_notifier_start(ctx);

@@ -85,7 +85,7 @@ static int be_scheduler(void)
     int port = 0;
     tly_writer message;
     encode_foreign(&message, TLY_CTL_REFUSED);
-    must(tly_sock_bind(net, "127.0.0.1", &port, &sock), "bind");
+    must(tly_sock_bind(net, "127.0.0.1", &port, 0, &sock), "bind");
     say("listening on %d", port);
     while (wait_readable(sock)) {
         tly_peer peer;

@@ -27,7 +27,7 @@ static void place_open(place *p)
 {
     memset(p, 0, sizeof *p);
     assert_int_equal(tly_net_create(1, &p->net), TALLY_OK);
-    assert_int_equal(tly_sock_bind(p->net, "127.0.0.1", &p->port, &p->server), TALLY_OK);
+    assert_int_equal(tly_sock_bind(p->net, "127.0.0.1", &p->port, 0, &p->server), TALLY_OK);
     snprintf(p->endpoint, sizeof p->endpoint, "tcp://127.0.0.1:%d", p->port);
 }
 
@@ -178,7 +178,7 @@ static void nothing_old_waits_in_a_connection_that_was_made_anew(void **state)
     assert_true(gone.readable);
     close(old.fd);
     close(port_fd);
-    assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &p.port, &p.server), TALLY_OK);
+    assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &p.port, 0, &p.server), TALLY_OK);
     assert_true(tly_connection_renew(&c, NOW + 20));
     assert_int_equal(tly_sock_send(c.sock, NULL, "new", 3, NULL), TALLY_OK);
     tly_poll_item item = { .sock = p.server, .fd = -1 };

@@ -43,7 +43,7 @@ static void pair_bind(pair *p)
 {
     memset(p, 0, sizeof *p);
     assert_int_equal(tly_net_create(1, &p->net), TALLY_OK);
-    assert_int_equal(tly_sock_bind(p->net, "127.0.0.1", &p->port, &p->server), TALLY_OK);
+    assert_int_equal(tly_sock_bind(p->net, "127.0.0.1", &p->port, 0, &p->server), TALLY_OK);
     snprintf(p->endpoint, sizeof p->endpoint, "tcp://127.0.0.1:%d", p->port);
 }
 
@@ -148,7 +148,7 @@ static void port_0_takes_a_free_port_and_tells_it(void **state)
     assert_in_range(p.port, 1, 65535);
     int other = 0;
     tly_sock *second;
-    assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &other, &second), TALLY_OK);
+    assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &other, 0, &second), TALLY_OK);
     assert_int_not_equal(other, p.port);
     tly_sock_close(second, 0);
     pair_close(&p);
@@ -162,7 +162,7 @@ static void a_port_in_use_is_named_with_the_systems_words(void **state)
     pair_bind(&p);
     tly_sock *second = NULL;
     int port = p.port;
-    assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &port, &second), TALLY_ESYSTEM);
+    assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &port, 0, &second), TALLY_ESYSTEM);
     snprintf(expected, sizeof expected, "cannot listen on address 127.0.0.1 port %d: Address already in use", p.port);
     assert_string_equal(tally_last_error(), expected);
     assert_null(second);
@@ -439,7 +439,7 @@ static void a_port_where_nobody_listens_is_tried_again_and_the_reason_known(void
     assert_string_equal(trouble, "Connection refused");
     /* When somebody listens there at last, the same socket connects. */
     close(port_fd);
-    assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &p.port, &p.server), TALLY_OK);
+    assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &p.port, 0, &p.server), TALLY_OK);
     assert_true(happens(p.client, TLY_NET_UP));
     assert_string_equal(tly_sock_trouble(p.client), "");
     pair_close(&p);

@@ -239,8 +239,8 @@ static void a_declaration_that_makes_no_sense_is_refused_with_its_values(void **
     snprintf(sentence, sizeof sentence, "tally_declare: tensor \"x\" has %zu elements of 8 bytes, more than memory can "
                                         "hold", SIZE_MAX / 8);
     check_error(tally_declare(ctx, "x", TALLY_DTYPE_F64, SIZE_MAX / 8, NULL, &tensor), TALLY_EINVAL, sentence);
-    check_error(tally_declare(ctx, "x", TALLY_DTYPE_U8, ((size_t)4096 << 24) + 1, NULL, &tensor), TALLY_EINVAL,
-                "tally_declare: tensor \"x\" of 68719476737 bytes would have 16777217 partitions, more than 16777216; "
+    check_error(tally_declare(ctx, "x", TALLY_DTYPE_U8, ((size_t)4096 << 20) + 1, NULL, &tensor), TALLY_EINVAL,
+                "tally_declare: tensor \"x\" of 4294967297 bytes would have 1048577 partitions, more than 1048576; "
                 "raise BYTEPS_PARTITION_BYTES");
     options.op = (tally_op)4;
     check_error(tally_declare(ctx, "x", TALLY_DTYPE_F32, 1, &options, &tensor), TALLY_EINVAL,
