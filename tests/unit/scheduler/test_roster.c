@@ -521,6 +521,30 @@ static void other_wire_versions_and_other_jobs_are_kept_out(void **state)
     cluster_fini(&c);
 }
 
+static void a_stranger_is_answered_without_the_jobs_number(void **state)
+{
+    (void)state;
+    cluster c;
+    start_2_by_2(&c);
+    tly_peer peer = peer_of(9);
+    const tly_ctl from_strangers[] = { { .type = TLY_CTL_LEAVE }, { .type = TLY_CTL_LEAVE, .sender = 99 },
+                                       server_register(0, NULL) };
+    for (size_t i = 0; i < sizeof from_strangers / sizeof from_strangers[0]; i++) {
+        tly_roster_message(c.roster, &peer, &from_strangers[i], c.now);
+        tly_out *out = tly_out_pop(tly_roster_out(c.roster));
+        tly_ctl answer;
+        assert_non_null(out);
+        assert_int_equal(tly_ctl_decode(out->head, out->head_len_bytes, &answer), TALLY_OK);
+        assert_int_equal(answer.job, 0);
+        assert_true(answer.epoch == 0);
+        tly_ctl_fini(&answer);
+        tly_out_free(out);
+    }
+    run(&c, 5000);
+    assert_int_equal(c.nodes[0].m.state, TLY_MEMBER_IN);
+    cluster_fini(&c);
+}
+
 /* ---- deaths ---- */
 
 static void a_death_is_known_to_all_within_the_limit_in_the_same_words(void **state)
@@ -971,6 +995,7 @@ int main(void)
         cmocka_unit_test(who_does_not_fit_is_refused_with_both_values_and_disturbs_nobody),
         cmocka_unit_test(a_servers_endpoints_must_be_there_whole_and_its_own),
         cmocka_unit_test(other_wire_versions_and_other_jobs_are_kept_out),
+        cmocka_unit_test(a_stranger_is_answered_without_the_jobs_number),
         cmocka_unit_test(a_death_is_known_to_all_within_the_limit_in_the_same_words),
         cmocka_unit_test(a_failed_job_is_over_without_goodbyes_too),
         cmocka_unit_test(who_missed_the_failure_hears_it_at_its_next_beat),

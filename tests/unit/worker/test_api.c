@@ -468,6 +468,55 @@ static void call_from_inside(void *arg, tally_status status, const char *error)
     note(d, status, error);
 }
 
+/* One thread closes while another gives requests up. */
+typedef struct closing {
+    tally *ctx;
+    pthread_barrier_t start;
+} closing;
+
+static void *close_at_once(void *arg)
+{
+    closing *c = arg;
+    pthread_barrier_wait(&c->start);
+    assert_int_equal(tally_close(c->ctx), TALLY_OK);
+    return NULL;
+}
+
+static void a_completion_function_that_was_accepted_while_the_context_closes_is_called(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 300, REQUESTS = 7 };
+    for (int round = 0; round < ROUNDS; round++) {
+        done d = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+        closing c = { .ctx = alone() };
+        tally_tensor *tensors[REQUESTS];
+        tally_request *requests[REQUESTS];
+        float values[REQUESTS] = { 0 };
+        int accepted = 0;
+        pthread_t closer;
+        for (int i = 0; i < REQUESTS; i++) {
+            char name[8];
+            snprintf(name, sizeof name, "t%d", i);
+            tensors[i] = declare(c.ctx, name, TALLY_DTYPE_F32, 1);
+            assert_int_equal(tally_push_pull(tensors[i], &values[i], &values[i], 0, &requests[i]), TALLY_OK);
+        }
+        pthread_barrier_init(&c.start, NULL, 2);
+        pthread_create(&closer, NULL, close_at_once, &c);
+        pthread_barrier_wait(&c.start);
+        for (int i = 0; i < REQUESTS; i++)
+            accepted += tally_on_done(&requests[i], note, &d) == TALLY_OK;
+        pthread_join(closer, NULL);
+        /* tally_close has returned: nothing is called any more. */
+        assert_int_equal(d.calls, accepted);
+        for (int i = 0; i < REQUESTS; i++) {
+            if (requests[i])
+                tally_wait(&requests[i], LIMIT_MS);
+            undeclare(tensors[i]);
+        }
+        pthread_barrier_destroy(&c.start);
+    }
+}
+
 static void a_completion_function_is_called_once_on_a_thread_of_the_librarys(void **state)
 {
     (void)state;
@@ -681,6 +730,7 @@ int main(void)
         cmocka_unit_test(handles_outlive_the_context_and_say_that_it_is_closed),
         cmocka_unit_test(in_a_forked_child_every_call_is_refused_and_the_parent_goes_on),
         cmocka_unit_test(several_threads_use_one_context_at_once),
+        cmocka_unit_test(a_completion_function_that_was_accepted_while_the_context_closes_is_called),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
