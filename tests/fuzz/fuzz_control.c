@@ -57,15 +57,58 @@ static void check_out(tly_roster *roster)
     }
 }
 
+static void tick(tly_roster *roster, fuzz_input *in, tly_time *now)
+{
+    *now += fuzz_u16(in) % 2000;
+    tly_roster_tick(roster, *now);
+}
+
+/* A sound REGISTER of one of a few processes, so that a script can start the job. */
+static void registers(tly_roster *roster, fuzz_input *in, tly_time now)
+{
+    static const char *const endpoints[] = { "tcp://10.0.0.1:1", "tcp://10.0.0.1:2" };
+    uint8_t who = fuzz_u8(in), told = fuzz_u8(in);
+    bool server = (who & 3) == 0;
+    tly_peer peer = { .len = 1, .id = { who & 3 } };
+    const tly_ctl message = {
+        .type = TLY_CTL_REGISTER,
+        .job = told & 1 ? JOB : 0,
+        .reg = { .role = server ? TLY_ROLE_SERVER : TLY_ROLE_WORKER, .nonce = 1 + (who & 7), .id = told >> 1 & 3,
+                 .rank = server ? 0 : (who & 3) - 1u, .num_worker = told & 0x80 ? 3 : 2, .num_server = 1,
+                 .local_size = 1, .placed_version = told >> 4 & 3, .host = "host", .endpoint_count = server ? 2 : 0,
+                 .endpoints = endpoints },
+    };
+    tly_roster_message(roster, &peer, &message, now);
+}
+
+static void declares(tly_roster *roster, fuzz_input *in, tly_time now)
+{
+    static const char *const names[] = { "a", "b", "c", "" };
+    uint8_t who = fuzz_u8(in), what = fuzz_u8(in);
+    tly_peer peer = { .len = 1, .id = { who & 3 } };
+    const tly_declaration item = { names[who >> 2 & 3], what & 15, what >> 4 & 7, fuzz_u16(in),
+                                   what & 0x80 ? 4096 : 8192 };
+    const tly_ctl message = { .type = TLY_CTL_DECLARE, .job = JOB, .epoch = (uint64_t)1 << 32 | 1,
+                              .sender = who >> 4 & 3, .declare = { 1, &item } };
+    tly_roster_message(roster, &peer, &message, now);
+}
+
 static void step(tly_roster *roster, fuzz_input *in, tly_time *now)
 {
     uint8_t what = fuzz_u8(in);
     if (what % 8 == 0) {
-        *now += fuzz_u16(in) % 2000;
-        tly_roster_tick(roster, *now);
+        tick(roster, in, now);
         return;
     }
-    tly_peer peer = { .len = 1, .id = { what % 3 } };
+    if (what % 8 == 1) {
+        registers(roster, in, *now);
+        return;
+    }
+    if (what % 8 == 2) {
+        declares(roster, in, *now);
+        return;
+    }
+    tly_peer peer = { .len = 1, .id = { what >> 3 & 3 } };
     tly_ctl message;
     size_t len_bytes;
     uint8_t *frame = frame_read(in, &len_bytes);

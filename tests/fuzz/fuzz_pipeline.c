@@ -167,7 +167,7 @@ static void ready(target *t, fuzz_input *in)
     tly_pipeline_message(t->pipeline, link, frame, TLY_HEADER_BYTES + count * TLY_RECORD_BYTES, NULL, t->now);
 }
 
-/* A RESULT of a link in full length and in turn, which a script could hardly write. */
+/* A RESULT of a link in full length and in turn, which a script could hardly write: a value or an error. */
 static void result(target *t, fuzz_input *in)
 {
     uint8_t how = fuzz_u8(in), round = fuzz_u8(in);
@@ -175,16 +175,21 @@ static void result(target *t, fuzz_input *in)
     const tly_tensor *tensor = &t->tensors[how % TENSORS];
     uint32_t partition = fuzz_u8(in) % 16;
     uint64_t len = tensor->count * tally_dtype_size(tensor->dtype);
-    len = len > PARTITION ? partition * PARTITION + PARTITION <= len ? PARTITION : len % PARTITION : len;
+    bool error = how & 4;
+    len = error ? TLY_ROUND_ERROR_BYTES : len > PARTITION ? partition * PARTITION + PARTITION <= len ? PARTITION : len % PARTITION : len;
     uint8_t frame[TLY_HEADER_BYTES + TLY_RECORD_BYTES];
     tly_wire_put_header(frame, &(tly_header){ .plane = TLY_PLANE_DATA, .job = JOB, .epoch = EPOCH, .sender = 21,
                                               .stable = how >> 4, .record_count = 1 });
     tly_wire_put_record(frame + TLY_HEADER_BYTES,
                         &(tly_record){ .type = TLY_RESULT, .tensor = how % TENSORS, .partition = partition,
-                                       .round = round, .seq = seq, .len_bytes = (uint32_t)len });
+                                       .round = round, .seq = seq, .flags = error ? TLY_FLAG_ERROR : 0,
+                                       .len_bytes = (uint32_t)len });
     tly_buf *body = len ? tly_buf_alloc(len) : NULL;
     if (body)
         memset(body->data, 0, len);
+    if (error)
+        tly_wire_put_round_error(body->data, &(tly_round_error){ fuzz_u8(in), fuzz_u8(in), fuzz_u8(in), fuzz_u8(in),
+                                                                 fuzz_u8(in), 0 });
     tly_pipeline_message(t->pipeline, how >> 3 & 1, frame, sizeof frame, body, t->now);
     tly_buf_put(body);
 }

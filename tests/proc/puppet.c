@@ -2,6 +2,7 @@
  * line: the call's name, the status, and the value or the sentence. Contexts, tensors and requests
  * have small numbers. See tests/lib/puppet.py. It ends at the end of its input. */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -392,10 +393,21 @@ static void obey(char *line)
     exit(4);
 }
 
+/* The next line of what it is told; a signal in between is no end. */
+static bool next_line(char *line, int size)
+{
+    while (!fgets(line, size, stdin)) {
+        if (feof(stdin) || errno != EINTR)
+            return false;
+        clearerr(stdin);
+    }
+    return true;
+}
+
 int main(void)
 {
     char line[4096];
-    while (fgets(line, sizeof line, stdin))
+    while (next_line(line, sizeof line))
         obey(line);
     return 0;
 }

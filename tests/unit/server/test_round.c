@@ -369,6 +369,24 @@ static void sixteen_bit_floats_of_three_workers_round_once(void **state)
     shard_destroy(s);
 }
 
+static void eight_workers_of_20000_in_float16_average_20000_and_bfloat16_ones_1(void **state)
+{
+    (void)state;
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        shard *s = shard_create(8, deterministic);
+        all_hello(s);
+        const uint16_t large = 0x74e2, one = 0x3f80;
+        for (uint32_t i = 0; i < 8; i++) {
+            uint32_t rank = i * 3 % 8;
+            push(s, rank, 1, 1, TALLY_DTYPE_F16, TALLY_OP_AVERAGE, &large, 2);
+            push(s, rank, 2, 1, TALLY_DTYPE_BF16, TALLY_OP_AVERAGE, &one, 2);
+        }
+        assert_int_equal(*(const uint16_t *)nth(s, 5, TLY_RESULT, 0)->payload, large);
+        assert_int_equal(*(const uint16_t *)nth(s, 5, TLY_RESULT, 1)->payload, one);
+        shard_destroy(s);
+    }
+}
+
 static void integer_averages_of_three_workers_add_wide_and_truncate(void **state)
 {
     (void)state;
@@ -1181,6 +1199,21 @@ static void who_left_holds_back_neither_stable_nor_ready(void **state)
     shard_destroy(s);
 }
 
+static void when_all_have_left_nothing_is_kept(void **state)
+{
+    (void)state;
+    shard *s = ready_shard(2);
+    do_rounds(s, 3);
+    tly_rounds_left(s->rounds, 0, s->now);
+    assert_true(STAT(s, log_count) == 3);
+    tly_rounds_left(s->rounds, 1, s->now);
+    assert_true(STAT(s, log_count) == 0);
+    s->now += TLY_SETTLE_MS;
+    tly_rounds_tick(s->rounds, s->now);
+    nothing_was_sent(s);
+    shard_destroy(s);
+}
+
 static void messages_of_a_worker_that_left_are_ignored(void **state)
 {
     (void)state;
@@ -1467,6 +1500,7 @@ int main(void)
         cmocka_unit_test(keys_are_told_apart_by_tensor_and_partition),
         cmocka_unit_test(deterministic_sums_have_the_same_bits_whatever_the_order_of_arrival),
         cmocka_unit_test(sixteen_bit_floats_of_three_workers_round_once),
+        cmocka_unit_test(eight_workers_of_20000_in_float16_average_20000_and_bfloat16_ones_1),
         cmocka_unit_test(integer_averages_of_three_workers_add_wide_and_truncate),
         cmocka_unit_test(a_wide_sum_goes_out_in_the_memory_of_the_last_contribution),
         cmocka_unit_test(more_than_64_workers_are_counted_each),
@@ -1509,6 +1543,7 @@ int main(void)
         cmocka_unit_test(a_round_that_has_failed_holds_no_memory_of_its_contributions),
         cmocka_unit_test(a_worker_that_left_fails_the_rounds_it_is_missing_in_and_only_those),
         cmocka_unit_test(who_left_holds_back_neither_stable_nor_ready),
+        cmocka_unit_test(when_all_have_left_nothing_is_kept),
         cmocka_unit_test(messages_of_a_worker_that_left_are_ignored),
         cmocka_unit_test(the_records_of_a_bundle_are_contributions_each),
         cmocka_unit_test(results_are_bundled_in_order_and_never_above_the_limits),

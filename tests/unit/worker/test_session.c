@@ -445,6 +445,23 @@ static void a_partition_that_waits_in_the_queue_is_pushed_only_if_its_round_is_o
     }
 }
 
+static void what_ready_says_of_keys_that_are_not_its_own_is_passed_over(void **state)
+{
+    (void)state;
+    broken k;
+    break_after_push(&k);
+    tly_tensor *elsewhere = bench_tensor_f32(k.b, 1, 1);
+    tly_record records[5] = { { .type = TLY_READY },
+                              { .type = TLY_STABLE },
+                              bench_key_record(99, 0, 5, true),            /* unknown */
+                              bench_key_record(elsewhere->id, 0, 5, true), /* of another shard */
+                              bench_key_record(0, 0, 1, false) };
+    bench_hear(k.b, 0, records, 5, NULL);
+    bench_run(k.b);
+    assert_int_equal(bench_count_of(k.b, 0, TLY_PUSH), 1);
+    finish_broken(&k);
+}
+
 static void credit_is_full_again_after_ready(void **state)
 {
     (void)state;
@@ -511,6 +528,7 @@ int main(void)
         cmocka_unit_test(a_round_that_is_over_awaits_its_result),
         cmocka_unit_test(a_key_that_the_shard_does_not_list_is_at_its_first_round),
         cmocka_unit_test(a_partition_that_waits_in_the_queue_is_pushed_only_if_its_round_is_open_without_it),
+        cmocka_unit_test(what_ready_says_of_keys_that_are_not_its_own_is_passed_over),
         cmocka_unit_test(credit_is_full_again_after_ready),
         cmocka_unit_test(after_a_probe_lost_results_are_asked_for),
     };

@@ -293,6 +293,23 @@ static void every_error_of_a_round_has_its_sentence_and_the_next_round_works(voi
     bench_destroy(b);
 }
 
+static void an_error_of_another_length_is_dropped_with_a_warning(void **state)
+{
+    (void)state;
+    bench *b = bench_ready_all();
+    float in = 1, out = 0;
+    tly_exchange x;
+    tly_tensor *t = bench_tensor_f32(b, 1, 0);
+    bench_issue(b, &x, t, &in, &out, 0);
+    bench_run(b);
+    tly_record record = bench_result_record(b, 0, t, 0, 1, 4);
+    record.flags = TLY_FLAG_ERROR;
+    bench_hear(b, 0, &record, 1, bench_bytes_of(&in, 4));
+    bench_not_ended(b);
+    assert_non_null(strstr(b->lines, "tensor 0 partition 0: an error result has 4 bytes instead of 24"));
+    bench_destroy(b);
+}
+
 static void an_error_waits_until_the_transport_has_let_go_of_the_input(void **state)
 {
     (void)state;
@@ -387,6 +404,7 @@ int main(void)
         cmocka_unit_test(a_result_of_a_round_that_nobody_asked_for_does_no_harm),
         cmocka_unit_test(results_of_unknown_tensors_and_partitions_and_over_wrong_links_do_no_harm),
         cmocka_unit_test(every_error_of_a_round_has_its_sentence_and_the_next_round_works),
+        cmocka_unit_test(an_error_of_another_length_is_dropped_with_a_warning),
         cmocka_unit_test(an_error_waits_until_the_transport_has_let_go_of_the_input),
         cmocka_unit_test(an_error_of_a_round_not_yet_issued_ends_it_when_it_is_issued),
         cmocka_unit_test(an_error_of_a_tensor_not_yet_placed_or_declared_is_not_lost),
