@@ -93,7 +93,8 @@ $(PROGRAMS):
 # The model tables are part of the benchmark: bench/tables.c takes them in. The unit tests need what
 # bench/ has without JSON and without a main program.
 $(BUILD)/bench/tables.o: $(wildcard bench/models/*.txt)
-BENCH_TEST_OBJ := $(addprefix $(BUILD)/bench/,measure.o model.o parse.o tables.o values.o)
+BENCH_TEST_OBJ := $(addprefix $(BUILD)/bench/,limits_tcp.o limits_zmq.o machine.o measure.o model.o \
+	pair.o parse.o plain.o processes.o tables.o transport.o values.o)
 $(filter $(BUILD)/tests/unit/bench/%,$(UNIT_TESTS)): $(BENCH_TEST_OBJ)
 
 $(BUILD)/tally-launch: scripts/tally-launch
@@ -125,7 +126,7 @@ FUZZ_CC ?= clang
 FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_REPLAYS := $(addprefix $(BUILD)/tests/fuzz/replay_,$(FUZZ_NAMES))
 
-$(BUILD)/tests/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(CORE_OBJ)
+$(BUILD)/tests/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/fuzz.o $(BUILD)/tests/fuzz/replay.o $(CORE_OBJ)
 	@$(if $(V),:,echo "  LD $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) -lm
 
@@ -137,21 +138,23 @@ fuzz-replay: $(FUZZ_REPLAYS)
 		$(BUILD)/tests/fuzz/replay_$$name tests/fuzz/corpus/$$name || exit 1; \
 	done
 
-FUZZ_DIR := build/fuzz
-$(FUZZ_DIR)/libfuzz_%: $(FUZZ_DIR)/tests/fuzz/fuzz_%.o $(patsubst $(BUILD)/%,$(FUZZ_DIR)/%,$(CORE_OBJ))
+$(BUILD)/tests/fuzz/libfuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/fuzz.o $(CORE_OBJ)
 	@$(if $(V),:,echo "  LD $@")
 	$(Q)$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(ZMQ_LIBS) -lm
 
-fuzzers: $(addprefix $(FUZZ_DIR)/libfuzz_,$(FUZZ_NAMES))
+fuzzers: $(addprefix $(BUILD)/tests/fuzz/libfuzz_,$(FUZZ_NAMES))
 
+FUZZ_DIR ?= build/fuzz
 fuzz:
 	$(Q)$(MAKE) --no-print-directory BUILD=$(FUZZ_DIR) CC=$(FUZZ_CC) SAN=address \
 		CFLAGS="-fsanitize=fuzzer-no-link $(CFLAGS)" fuzzers
 	$(Q)for name in $(FUZZ_NAMES); do \
 		mkdir -p $(FUZZ_DIR)/found/$$name; \
-		$(FUZZ_DIR)/libfuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 \
-			-print_final_stats=1 -artifact_prefix=$(FUZZ_DIR)/$$name- \
-			$(FUZZ_DIR)/found/$$name tests/fuzz/corpus/$$name || exit 1; \
+		$(FUZZ_DIR)/tests/fuzz/libfuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 \
+			-rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=$(FUZZ_DIR)/$$name- \
+			$(FUZZ_DIR)/found/$$name tests/fuzz/corpus/$$name >$(FUZZ_DIR)/$$name.log 2>&1 || \
+			{ tail -n 60 $(FUZZ_DIR)/$$name.log; exit 1; }; \
+		echo "  $$name: $$(sed -n 's/^stat::number_of_executed_units: *//p' $(FUZZ_DIR)/$$name.log) inputs, none bad"; \
 	done
 
 .PHONY: fuzz fuzzers fuzz-replay fuzz-replays

@@ -11,6 +11,12 @@ typedef tally_status (*tly_command_fn)(int argc, char **argv);
 
 tally_status tly_command_pushpull(int argc, char **argv);
 tally_status tly_command_traffic(int argc, char **argv);
+tally_status tly_command_exchange(int argc, char **argv);
+tally_status tly_command_latency(int argc, char **argv);
+tally_status tly_command_small(int argc, char **argv);
+tally_status tly_command_idle(int argc, char **argv);
+tally_status tly_command_limits(int argc, char **argv);
+tally_status tly_command_reduce(int argc, char **argv);
 tally_status tly_command_models(int argc, char **argv);
 
 #endif

@@ -3,47 +3,8 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
-typedef struct machine {
-    char processor[128], kernel[128], congestion_control[64];
-    long processors;
-} machine;
-
-/* What follows the colon on the first line that begins with start (the whole first line when start
- * is ""); "unknown" if there is none. */
-static void read_line(const char *path, const char *start, char *out, size_t room)
-{
-    snprintf(out, room, "unknown");
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return;
-    char line[512];
-    while (fgets(line, sizeof(line), file)) {
-        if (strncmp(line, start, strlen(start)) != 0)
-            continue;
-        const char *colon = *start ? strchr(line, ':') : NULL;
-        const char *value = colon ? colon + 1 : line;
-        value += strspn(value, " \t");
-        snprintf(out, room, "%.*s", (int)strcspn(value, "\n"), value);
-        break;
-    }
-    fclose(file);
-}
-
-static void look_at_machine(machine *m)
-{
-    struct utsname names;
-    *m = (machine){ .processors = sysconf(_SC_NPROCESSORS_ONLN), .kernel = "unknown" };
-    read_line("/proc/cpuinfo", "model name", m->processor, sizeof(m->processor));
-    /* On a loopback bbr paces to half of what the others reach: a result means little without it. */
-    read_line("/proc/sys/net/ipv4/tcp_congestion_control", "", m->congestion_control,
-              sizeof(m->congestion_control));
-    if (uname(&names) == 0)
-        snprintf(m->kernel, sizeof(m->kernel), "%.60s %.60s", names.sysname, names.release);
-}
+#include "bench/machine.h"
 
 void tly_bench_say(const tly_bench_job *job, const char *format, ...)
 {
@@ -59,9 +20,12 @@ void tly_bench_say(const tly_bench_job *job, const char *format, ...)
 static void say_configuration(const tly_bench_job *job)
 {
     const tly_config *c = &job->config;
-    tly_bench_say(job, "# job      workers %d  servers %d  partition_bytes %d  credit %d  shards %d  "
+    char shards[24] = "by processors";
+    if (c->engine_threads)
+        snprintf(shards, sizeof(shards), "%d", c->engine_threads);
+    tly_bench_say(job, "# job      workers %d  servers %d  partition_bytes %d  credit %d  shards %s  "
                        "io_threads %d  deterministic %d",
-                  job->workers, job->servers, c->partition_bytes, c->credit, c->engine_threads, c->io_threads,
+                  job->workers, job->servers, c->partition_bytes, c->credit, shards, c->io_threads,
                   (int)c->deterministic);
     tly_json_integer(job->json, "workers", job->workers);
     tly_json_integer(job->json, "servers", job->servers);
@@ -76,16 +40,24 @@ static void say_configuration(const tly_bench_job *job)
 
 static void say_machine(const tly_bench_job *job)
 {
-    machine m;
-    look_at_machine(&m);
-    tly_bench_say(job, "# machine  %s  processors %ld  kernel %s  congestion control %s", m.processor,
-                  m.processors, m.kernel, m.congestion_control);
+    tly_machine m;
+    tly_machine_look(&m);
+    tly_bench_say(job, "# machine  %s  processors %d  last cache %zu KiB  kernel %s  congestion control %s",
+                  m.processor, m.processors, m.cache_bytes / 1024, m.kernel, m.congestion_control);
     tly_json_enter(job->json, "machine");
     tly_json_text(job->json, "processor", m.processor);
     tly_json_integer(job->json, "processors", m.processors);
+    tly_json_integer(job->json, "cache_bytes", (int64_t)m.cache_bytes);
     tly_json_text(job->json, "kernel", m.kernel);
     tly_json_text(job->json, "congestion_control", m.congestion_control);
     tly_json_leave(job->json);
+}
+
+static void say_version(const tly_bench_job *job, const char *command)
+{
+    tly_bench_say(job, "# tally-bench %s  %s", tally_version(), command);
+    tly_json_text(job->json, "benchmark", command);
+    tly_json_text(job->json, "version", tally_version());
 }
 
 tally_status tly_bench_job_open(tly_bench_job *job, const char *command, const char *json_path)
@@ -106,10 +78,19 @@ tally_status tly_bench_job_open(tly_bench_job *job, const char *command, const c
         tally_close(job->ctx);
         return status;
     }
-    tly_bench_say(job, "# tally-bench %s  %s", tally_version(), command);
-    tly_json_text(job->json, "benchmark", command);
-    tly_json_text(job->json, "version", tally_version());
+    say_version(job, command);
     say_configuration(job);
+    say_machine(job);
+    return TALLY_OK;
+}
+
+tally_status tly_bench_job_open_alone(tly_bench_job *job, const char *command, const char *json_path)
+{
+    *job = (tly_bench_job){ .workers = 1 };
+    tally_status status = tly_json_open(json_path, &job->json);
+    if (status)
+        return status;
+    say_version(job, command);
     say_machine(job);
     return TALLY_OK;
 }
@@ -128,18 +109,36 @@ tally_status tly_bench_error_restore(const tly_bench_error *error)
 tally_status tly_bench_job_close(tly_bench_job *job, tally_status status)
 {
     /* Nobody leaves while another still works: leaving early would be an error for that one. */
-    if (!status)
+    if (!status && job->ctx)
         status = tally_barrier(job->ctx, -1);
     if (status) {
         tly_bench_error error;
         tly_bench_error_keep(&error, status);
         tly_json_discard(job->json);
-        tally_close(job->ctx);
+        if (job->ctx)
+            tally_close(job->ctx);
         return tly_bench_error_restore(&error);
     }
     status = tly_json_close(job->json);
-    tally_status closed = tally_close(job->ctx);
+    tally_status closed = job->ctx ? tally_close(job->ctx) : TALLY_OK;
     return status ? status : closed;
+}
+
+tally_status tly_bench_look(const tly_bench_job *job, tly_processes *processes)
+{
+    tally_status status = tally_barrier(job->ctx, -1);
+    if (!status && job->rank == 0)
+        status = tly_processes_look(processes);
+    return status ? status : tally_barrier(job->ctx, -1);
+}
+
+const char *tly_bench_number(char text[TLY_NUMBER_ROOM], int decimals, double value)
+{
+    if (isfinite(value))
+        snprintf(text, TLY_NUMBER_ROOM, "%.*f", decimals, value);
+    else
+        snprintf(text, TLY_NUMBER_ROOM, "n/a");
+    return text;
 }
 
 uint64_t tly_bench_moved_bytes(const tly_bench_job *job)

@@ -1,4 +1,5 @@
-/* tally-bench: a worker program that measures a job, and checks every value that it gets. */
+/* tally-bench: measures a job, as a worker of it, and checks every value that it gets; also what a
+ * job's figures are compared with. */
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,12 @@ typedef struct command {
 static const command commands[] = {
     { "pushpull", "time push_pull over a range of sizes", tly_command_pushpull },
     { "traffic", "exchange a model's gradients, one training step after another", tly_command_traffic },
+    { "exchange", "a model's gradients, all ready at once: time and cost", tly_command_exchange },
+    { "latency", "round trip of one push_pull of 4 bytes", tly_command_latency },
+    { "small", "many tensors of 2 KB a step, beside one of their size", tly_command_small },
+    { "idle", "what a job costs that has nothing to do", tly_command_idle },
+    { "limits", "this machine's copies, additions, TCP and ZeroMQ; needs no job", tly_command_limits },
+    { "reduce", "the kernels that add; needs no job", tly_command_reduce },
     { "models", "list the built-in models, or check a model's file; needs no job", tly_command_models },
 };
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
@@ -58,7 +65,7 @@ static char *list_commands(int key, const char *text, void *input)
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
     fputs("\n`tally-bench COMMAND --help` lists a command's options.\n"
-          "All but models run as workers of a job, for instance:\n"
+          "The others run as workers of a job, for instance:\n"
           "  tally-launch --local --workers 2 --servers 2 -- tally-bench traffic --model vgg16", out);
     fclose(out);
     return list;

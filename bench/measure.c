@@ -61,7 +61,7 @@ tally_status tly_samples_summary(const tly_samples *samples, tly_summary *summar
 {
     size_t n = samples->count;
     if (n == 0) {
-        *summary = (tly_summary){ NAN, NAN, NAN, NAN };
+        *summary = (tly_summary){ NAN, NAN, NAN, NAN, NAN };
         return TALLY_OK;
     }
     /* A copy: the samples keep their order, because a trend over time is worth seeing. */
@@ -75,6 +75,7 @@ tally_status tly_samples_summary(const tly_samples *samples, tly_summary *summar
         .min = sorted[0],
         .max = sorted[n - 1],
         .p95 = sorted[(n * 95 + 99) / 100 - 1],
+        .p99 = sorted[(n * 99 + 99) / 100 - 1],
     };
     free(sorted);
     return TALLY_OK;

@@ -32,6 +32,7 @@ typedef struct tly_summary {
     double median; /* of an even count: the mean of the two in the middle */
     double min, max;
     double p95;    /* the smallest sample that at least 95 % of them do not exceed */
+    double p99;    /* likewise */
 } tly_summary;
 
 /* Returns: TALLY_OK, TALLY_ENOMEM */

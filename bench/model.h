@@ -4,7 +4,7 @@
  * are given once, anywhere; layers stand in the order of the forward pass:
  *
  *     name vgg16
- *     batch 64                  images of one step on one GPU
+ *     batch 64                  images (or sequences) of one step on one GPU
  *     images_per_s 208.5        of one GPU, forward and backward
  *     layer features.0 86704128 weight=64x3x3x3 bias=64
  *           (name)     (multiply-adds of one image, forward)  (tensor=shape, any number)

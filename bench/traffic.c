@@ -243,16 +243,6 @@ static tally_status run_steps(run *r)
     return status;
 }
 
-/* "n/a" where a number has no meaning. */
-static const char *or_na(char text[24], int decimals, double value)
-{
-    if (isfinite(value))
-        snprintf(text, 24, "%.*f", decimals, value);
-    else
-        snprintf(text, 24, "n/a");
-    return text;
-}
-
 static double within_0_1(double value)
 {
     return value < 0 ? 0 : value > 1 ? 1 : value; /* NaN stays */
@@ -300,12 +290,12 @@ static void print_table(const run *r, const results *x)
         tly_bench_say(job, "# %-10s %7s %7s %11s %8s %8s %8s %8s %9s %10s %7s %8s %8s %7s %7s", h[0], h[1],
                       h[2], h[3], h[4], h[5], h[6], h[7], h[8], h[9], h[10], h[11], h[12], h[13], h[14]);
     }
-    char efficiency[24], overlap[24], cpu[24];
+    char efficiency[TLY_NUMBER_ROOM], overlap[TLY_NUMBER_ROOM], cpu[TLY_NUMBER_ROOM];
     tly_bench_say(job, "  %-10s %7d %7d %11llu %8.4f %8.4f %8.4f %8.4f %9.1f %10s %7s %8.4f %8.4f %7s %7zu",
                   r->model->name, job->workers, job->servers, (unsigned long long)model_bytes(r),
                   x->step.median, x->step.min, x->step.max, x->step.p95, x->images_per_s,
-                  or_na(efficiency, 4, x->efficiency), or_na(overlap, 3, x->overlap), x->alone.median,
-                  x->wait.median, or_na(cpu, 3, x->cpu_s_per_gb), r->wrong);
+                  tly_bench_number(efficiency, 4, x->efficiency), tly_bench_number(overlap, 3, x->overlap),
+                  x->alone.median, x->wait.median, tly_bench_number(cpu, 3, x->cpu_s_per_gb), r->wrong);
 }
 
 static void write_json(const run *r, const results *x)

@@ -198,12 +198,18 @@ static tally_status forward(tly_training *t, bool with_compute)
     return status;
 }
 
+static void stamp_layer(tly_training *t, size_t index)
+{
+    const tly_model_layer *layer = &t->model->layers[index];
+    for (size_t i = layer->first_tensor; i < layer->first_tensor + layer->tensor_count; i++)
+        tly_values_stamp(&t->values, (unsigned)i, t->steps, t->slots[i].input, t->slots[i].model->count);
+}
+
 static tally_status issue_layer(tly_training *t, size_t index)
 {
     const tly_model_layer *layer = &t->model->layers[index];
     for (size_t i = layer->first_tensor; i < layer->first_tensor + layer->tensor_count; i++) {
         slot *s = &t->slots[i];
-        tly_values_stamp(&t->values, (unsigned)i, t->steps, s->input, s->model->count);
         tally_status status =
             tally_push_pull(s->tensor, s->input, s->output, priority_of(index), &s->request);
         if (status)
@@ -217,6 +223,7 @@ static tally_status backward(tly_training *t, bool with_compute)
     for (size_t l = t->model->layer_count; l-- > 0;) {
         if (with_compute)
             compute(t, t->backward_ns[l]);
+        stamp_layer(t, l);
         tally_status status = issue_layer(t, l);
         if (status)
             return status;
@@ -242,6 +249,25 @@ tally_status tly_training_step(tly_training *training, bool compute_too)
         status = backward(training, compute_too);
     if (!status)
         training->steps++;
+    return status;
+}
+
+void tly_training_stamp(tly_training *training)
+{
+    assert(is_idle(training));
+    for (size_t l = 0; l < training->model->layer_count; l++)
+        stamp_layer(training, l);
+}
+
+tally_status tly_training_exchange(tly_training *training)
+{
+    tally_status status = TALLY_OK;
+    for (size_t l = training->model->layer_count; l-- > 0 && !status;)
+        status = issue_layer(training, l);
+    if (!status) {
+        training->steps++;
+        status = tly_training_drain(training);
+    }
     return status;
 }
 

@@ -42,6 +42,12 @@ void tly_training_destroy(tly_training *training);
  * Returns: TALLY_OK, or what a tensor's exchange ended with: the sentence names step and tensor */
 tally_status tly_training_step(tly_training *training, bool compute);
 
+/* The same for a step whose tensors are all ready at once, in two parts, so that the second can be
+ * timed alone: write what the step contributes (drained only); then issue all tensors, last layer
+ * first, and wait for all. */
+void tly_training_stamp(tly_training *training);
+tally_status tly_training_exchange(tly_training *training);
+
 /* Wait for all exchanges. Returns as tly_training_step. */
 tally_status tly_training_drain(tly_training *training);
 

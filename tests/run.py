@@ -87,6 +87,20 @@ def simulation(stage, counter):
     counter.add(f"sim, {stage.sim_seeds} seeds", int(good), int(not good), seconds, output)
 
 
+def single(label, command, stage, counter, limit=300):
+    """A program whose exit status is its only result."""
+    status, output, seconds = run(command, stage.env, limit)
+    counter.add(label, int(status == 0), int(status != 0), seconds, output)
+
+
+def fuzz_replays(stage, counter):
+    """What the fuzzers have found interesting, once."""
+    corpus = os.path.join(ROOT, "tests", "fuzz", "corpus")
+    for name in sorted(os.listdir(corpus)):
+        single("fuzz corpus/" + name, [os.path.join(stage.build, "tests", "fuzz", "replay_" + name),
+                                       os.path.join(corpus, name)], stage, counter)
+
+
 def process_tests(stage, counter):
     # Debian's python3 has Debian's pytest, whatever python3 is first in PATH.
     command = ["/usr/bin/python3", "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *stage.proc]
@@ -109,12 +123,18 @@ def main():
             continue
         print(f"{stage.name}: building", flush=True)
         jobs = str(os.cpu_count() or 1)
-        status, output, seconds = run([arguments.make, "-j", jobs, *stage.make_args, "all", "test-programs"],
+        status, output, seconds = run([arguments.make, "-j", jobs, *stage.make_args, "all", "test-programs",
+                                       "fuzz-replays"],
                                       dict(os.environ), 1200)
         counter.add("build", int(status == 0), int(status != 0), seconds, output)
         if status != 0:
             continue
         unit_tests(stage, counter)
+        fuzz_replays(stage, counter)
+        if not stage.make_args:
+            single("README's table of settings is up to date",
+                   [os.path.join(ROOT, "scripts", "readme-table"), "--check",
+                    os.path.join(stage.build, "tally-scheduler"), "README.md"], stage, counter)
         if stage.sim_seeds:
             simulation(stage, counter)
         if stage.proc:

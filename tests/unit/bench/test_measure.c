@@ -26,7 +26,7 @@ static void the_median_of_an_odd_count_is_the_middle_sample(void **state)
 {
     (void)state;
     tly_summary s = summary_of((const double[]){ 9, 1, 5 }, 3);
-    assert_true(s.median == 5 && s.min == 1 && s.max == 9 && s.p95 == 9);
+    assert_true(s.median == 5 && s.min == 1 && s.max == 9 && s.p95 == 9 && s.p99 == 9);
 }
 
 static void the_median_of_an_even_count_is_the_mean_of_the_two_in_the_middle(void **state)
@@ -47,7 +47,7 @@ static void no_sample_gives_no_number(void **state)
 {
     (void)state;
     tly_summary s = summary_of(NULL, 0);
-    assert_true(isnan(s.median) && isnan(s.min) && isnan(s.max) && isnan(s.p95));
+    assert_true(isnan(s.median) && isnan(s.min) && isnan(s.max) && isnan(s.p95) && isnan(s.p99));
 }
 
 static void the_95th_percentile_is_the_least_sample_that_95_of_100_do_not_exceed(void **state)
@@ -59,6 +59,17 @@ static void the_95th_percentile_is_the_least_sample_that_95_of_100_do_not_exceed
     assert_true(summary_of(values, 100).p95 == 95);
     assert_true(summary_of(values, 20).p95 == 99);  /* 81..100: the 19th of 20 */
     assert_true(summary_of(values, 21).p95 == 99);  /* 80..100: the 20th of 21 */
+}
+
+static void the_99th_percentile_is_the_least_sample_that_99_of_100_do_not_exceed(void **state)
+{
+    (void)state;
+    double values[200];
+    for (int i = 0; i < 200; i++)
+        values[i] = 200 - i;
+    assert_true(summary_of(values, 200).p99 == 198);
+    assert_true(summary_of(values, 100).p99 == 199); /* 101..200: the 99th of 100 */
+    assert_true(summary_of(values, 101).p99 == 199); /* 100..200: the 100th of 101 */
 }
 
 static void computing_ends_at_its_deadline_and_not_before(void **state)
@@ -85,6 +96,7 @@ int main(void)
         cmocka_unit_test(one_sample_is_every_statistic),
         cmocka_unit_test(no_sample_gives_no_number),
         cmocka_unit_test(the_95th_percentile_is_the_least_sample_that_95_of_100_do_not_exceed),
+        cmocka_unit_test(the_99th_percentile_is_the_least_sample_that_99_of_100_do_not_exceed),
         cmocka_unit_test(computing_ends_at_its_deadline_and_not_before),
         cmocka_unit_test(a_zeroed_set_of_samples_can_be_finished),
     };

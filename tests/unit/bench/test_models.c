@@ -73,6 +73,60 @@ static void resnet50_has_109_tensors_under_64_kib(void **state)
     tly_model_destroy(m);
 }
 
+static void bert_large_has_398_tensors_of_336226108_parameters(void **state)
+{
+    (void)state;
+    tly_model *m = load("bert-large");
+    assert_string_equal(m->name, "bert-large");
+    assert_int_equal(m->layer_count, 225);
+    assert_int_equal(m->tensor_count, 398);
+    assert_int_equal(m->params, 336226108);
+    assert_int_equal(m->macs, 40107124736);
+    assert_int_equal(m->batch, 32);
+    assert_true(m->images_per_s == 33.5);
+    tly_model_destroy(m);
+}
+
+static void gpt2_has_148_tensors_of_124439808_parameters(void **state)
+{
+    (void)state;
+    tly_model *m = load("gpt2");
+    assert_string_equal(m->name, "gpt2");
+    assert_int_equal(m->layer_count, 88);
+    assert_int_equal(m->tensor_count, 148);
+    assert_int_equal(m->params, 124439808);
+    assert_int_equal(m->macs, 145824153600);
+    assert_int_equal(m->batch, 8);
+    assert_true(m->images_per_s == 9.2);
+    tly_model_destroy(m);
+}
+
+static size_t index_of(const tly_model *m, const char *tensor)
+{
+    for (size_t i = 0; i < m->tensor_count; i++)
+        if (strcmp(m->tensors[i].name, tensor) == 0)
+            return i;
+    return SIZE_MAX;
+}
+
+/* Nothing is exchanged twice, and the embedding's gradient is the last that the backward pass completes. */
+static void a_tied_decoder_has_no_tensor_of_its_own_and_the_embedding_comes_first(void **state)
+{
+    (void)state;
+    tly_model *m = load("bert-large");
+    assert_int_equal(index_of(m, "bert.embeddings.word_embeddings.weight"), 0);
+    assert_int_equal(m->tensors[0].count, 30522 * 1024);
+    assert_int_equal(index_of(m, "cls.predictions.weight"), SIZE_MAX);
+    assert_int_equal(m->tensors[index_of(m, "cls.predictions.bias")].count, 30522);
+    tly_model_destroy(m);
+    m = load("gpt2");
+    assert_int_equal(index_of(m, "transformer.wte.weight"), 0);
+    assert_int_equal(m->tensors[0].count, 50257 * 768);
+    assert_int_equal(m->layers[m->layer_count - 1].tensor_count, 0);
+    assert_int_equal(m->layers[m->layer_count - 1].macs, UINT64_C(1024) * 768 * 50257);
+    tly_model_destroy(m);
+}
+
 static void every_built_in_model_has_the_totals_of_its_tensors(void **state)
 {
     (void)state;
@@ -260,8 +314,8 @@ static void a_name_that_is_neither_model_nor_file_is_refused_with_the_models_the
     assert_int_equal(tly_model_load("/nonexistent/model", &m), TALLY_EINVAL);
     assert_null(m);
     assert_string_equal(tly_error_text(),
-                        "'/nonexistent/model' is neither a built-in model (vgg16, resnet50) nor a file that "
-                        "can be read: No such file or directory");
+                        "'/nonexistent/model' is neither a built-in model (vgg16, resnet50, bert-large, "
+                        "gpt2) nor a file that can be read: No such file or directory");
     assert_int_equal(tly_model_load("/tmp", &m), TALLY_EINVAL);
     assert_string_equal(tly_error_text(), "/tmp: cannot be read: Is a directory");
 }
@@ -272,6 +326,9 @@ int main(void)
         cmocka_unit_test(vgg16_has_32_tensors_of_138357544_parameters),
         cmocka_unit_test(resnet50_has_161_tensors_of_25557032_parameters),
         cmocka_unit_test(resnet50_has_109_tensors_under_64_kib),
+        cmocka_unit_test(bert_large_has_398_tensors_of_336226108_parameters),
+        cmocka_unit_test(gpt2_has_148_tensors_of_124439808_parameters),
+        cmocka_unit_test(a_tied_decoder_has_no_tensor_of_its_own_and_the_embedding_comes_first),
         cmocka_unit_test(every_built_in_model_has_the_totals_of_its_tensors),
         cmocka_unit_test(all_layers_times_together_are_the_step),
         cmocka_unit_test(backward_takes_twice_the_forward_but_once_for_the_first_layer),
