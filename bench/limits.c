@@ -313,7 +313,7 @@ static tally_status run(const tly_bench_job *job, const arguments *a)
     tly_bench_say(job, "# limits   blocks of 1 MiB  samples %d  memory: passes over %zu MiB, in this process",
                   a->samples, tly_machine_exceeding_bytes(machine.cache_bytes) >> 20);
     tly_bench_say(job,
-                  "# tcp, zmq: %d blocks a sample, over the loopback, between two processes; tcp receives\n"
+                  "# tcp, zmq: %d blocks a sample, over the loopback, between two processes; tcp polls,\n"
                   "#           at most 256 KiB a call; zmq is DEALER to ROUTER, without copies on sending\n"
                   "# ways: 2 when both processes send and receive at the same time\n"
                   "# rate: of one way, median; min, max likewise; all: of all ways\n"

@@ -1,8 +1,9 @@
-/* Plain TCP: one connection, blocking calls, and a thread to receive where both ways are used. */
+/* Plain TCP: one connection, and one thread on each side, which polls. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
+#include <poll.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,9 +12,9 @@
 
 #include "bench/transport.h"
 
-/* What one recv asks for at most. Asked for a whole block the kernel needs up to twice the processor
- * time (AMD EPYC, Linux 6.18: 0.40 s/GB, and 0.21 with 256 KiB, 0.23 with 64 KiB), and a limit should
- * not be made of that. */
+/* What one recv asks for at most. A limit should not be made of what makes TCP dear: asked for whole
+ * blocks, or blocking, the kernel needs up to twice the processor time for the same bytes (AMD EPYC,
+ * Linux 6.18: 0.40 s/GB, and 0.25 with poll and 256 KiB). */
 #define RECEIVE_BYTES ((size_t)256 << 10)
 
 typedef struct tcp_link {
@@ -93,90 +94,97 @@ static void tcp_close(void *of)
     free(link->in);
 }
 
-static tally_status send_all(const tcp_link *link, size_t len)
+/* What is left of a move, in bytes, and whether the last attempt did anything. */
+typedef struct progress {
+    size_t to_send, to_receive;
+    bool moved;
+} progress;
+
+/* Within a block: the rest of it is next. */
+static size_t place(size_t left)
 {
-    for (size_t sent = 0; sent < len;) {
-        ssize_t n = send(link->fd, link->out + sent, len - sent, MSG_NOSIGNAL);
-        if (n < 0)
-            return failed("send");
-        sent += (size_t)n;
-    }
+    return (TLY_BLOCK_BYTES - left % TLY_BLOCK_BYTES) % TLY_BLOCK_BYTES;
+}
+
+static tally_status send_some(const tcp_link *link, progress *p)
+{
+    size_t at = place(p->to_send);
+    ssize_t n = send(link->fd, link->out + at, TLY_BLOCK_BYTES - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN ? TALLY_OK : failed("send");
+    p->to_send -= (size_t)n;
+    p->moved = true;
     return TALLY_OK;
 }
 
-static tally_status receive_all(const tcp_link *link, size_t len)
+static tally_status receive_some(const tcp_link *link, progress *p)
 {
-    for (size_t received = 0; received < len;) {
-        size_t piece = len - received < RECEIVE_BYTES ? len - received : RECEIVE_BYTES;
-        ssize_t n = recv(link->fd, link->in + received, piece, 0);
-        if (n < 0)
-            return failed("recv");
-        if (n == 0)
-            return tly_error(TALLY_ELEFT, "tcp: the other side has ended");
-        received += (size_t)n;
-    }
+    size_t at = place(p->to_receive), left = TLY_BLOCK_BYTES - at;
+    ssize_t n = recv(link->fd, link->in + at, left < RECEIVE_BYTES ? left : RECEIVE_BYTES, MSG_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN ? TALLY_OK : failed("recv");
+    if (n == 0)
+        return tly_error(TALLY_ELEFT, "tcp: the other side has ended");
+    p->to_receive -= (size_t)n;
+    p->moved = true;
     return TALLY_OK;
 }
 
-static tally_status send_blocks(const tcp_link *link, size_t blocks)
+static tally_status wait_for(const tcp_link *link, const progress *p)
 {
+    struct pollfd item = { .fd = link->fd };
+    if (p->to_send)
+        item.events |= POLLOUT;
+    if (p->to_receive)
+        item.events |= POLLIN;
+    int n = poll(&item, 1, TLY_TRANSPORT_LIMIT_MS);
+    if (n == 0)
+        return tly_error(TALLY_ETIMEDOUT, "tcp: nothing has moved for %d ms", TLY_TRANSPORT_LIMIT_MS);
+    return n < 0 && errno != EINTR ? failed("poll") : TALLY_OK;
+}
+
+static tally_status tcp_move(void *of, size_t send_blocks, size_t receive_blocks)
+{
+    const tcp_link *link = of;
+    progress p = { .to_send = send_blocks * TLY_BLOCK_BYTES, .to_receive = receive_blocks * TLY_BLOCK_BYTES };
     tally_status status = TALLY_OK;
-    for (size_t i = 0; i < blocks && !status; i++)
-        status = send_all(link, TLY_BLOCK_BYTES);
-    return status;
+    while ((p.to_send || p.to_receive) && !status) {
+        p.moved = false;
+        if (p.to_receive)
+            status = receive_some(link, &p);
+        if (p.to_send && !status)
+            status = send_some(link, &p);
+        if (!p.moved && !status)
+            status = wait_for(link, &p);
+    }
+    return !status && receive_blocks ? tly_block_check(link->in, TLY_BLOCK_BYTES) : status;
 }
 
-static tally_status receive_blocks(const tcp_link *link, size_t blocks)
+/* A trip fits in the kernel's buffers: blocking calls, and nothing left over. */
+static tally_status send_trip(const tcp_link *link)
 {
-    tally_status status = TALLY_OK;
-    for (size_t i = 0; i < blocks && !status; i++)
-        status = receive_all(link, TLY_BLOCK_BYTES);
-    return !status && blocks ? tly_block_check(link->in, TLY_BLOCK_BYTES) : status;
+    ssize_t n = send(link->fd, link->out, TLY_TRIP_BYTES, MSG_NOSIGNAL);
+    return n == TLY_TRIP_BYTES ? TALLY_OK : failed("send");
 }
 
-/* What the second thread receives. */
-typedef struct receiver {
-    const tcp_link *link;
-    size_t blocks;
-    tally_status status;
-    char sentence[TLY_SENTENCE_MAX];
-} receiver;
-
-static void *receive_in_thread(void *of)
+static tally_status receive_trip(const tcp_link *link)
 {
-    receiver *r = of;
-    r->status = receive_blocks(r->link, r->blocks);
-    strncpy(r->sentence, r->status ? tly_error_text() : "", sizeof(r->sentence) - 1);
-    return NULL;
-}
-
-static tally_status tcp_move(void *of, size_t to_send, size_t to_receive)
-{
-    tcp_link *link = of;
-    if (!to_send)
-        return receive_blocks(link, to_receive);
-    if (!to_receive)
-        return send_blocks(link, to_send);
-    receiver r = { .link = link, .blocks = to_receive };
-    pthread_t thread;
-    int error = pthread_create(&thread, NULL, receive_in_thread, &r);
-    if (error)
-        return tly_error(TALLY_ESYSTEM, "tcp: a thread: %s", strerror(error));
-    tally_status status = send_blocks(link, to_send);
-    pthread_join(thread, NULL);
-    return !status && r.status ? tly_error(r.status, "%s", r.sentence) : status;
+    ssize_t n = recv(link->fd, link->in, TLY_TRIP_BYTES, MSG_WAITALL);
+    if (n < 0)
+        return failed("recv");
+    return n == TLY_TRIP_BYTES ? TALLY_OK : tly_error(TALLY_ELEFT, "tcp: the other side has ended");
 }
 
 static tally_status tcp_ask(void *of)
 {
-    tally_status status = send_all(of, TLY_TRIP_BYTES);
-    return status ? status : receive_all(of, TLY_TRIP_BYTES);
+    tally_status status = send_trip(of);
+    return status ? status : receive_trip(of);
 }
 
 static tally_status tcp_answer(void *of)
 {
-    tally_status status = receive_all(of, TLY_TRIP_BYTES);
-    return status ? status : send_all(of, TLY_TRIP_BYTES);
+    tally_status status = receive_trip(of);
+    return status ? status : send_trip(of);
 }
 
 const tly_transport tly_transport_tcp = {
