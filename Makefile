@@ -131,6 +131,7 @@ $(BUILD)/tests/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/f
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) -lm
 
 fuzz-replays: $(FUZZ_REPLAYS)
+test-programs: fuzz-replays
 
 # What CI runs without clang: every known input once.
 fuzz-replay: $(FUZZ_REPLAYS)

@@ -86,8 +86,13 @@ void fuzz_message_read(fuzz_input *in, uint32_t job, uint64_t epoch, uint32_t se
         raw_read(in, message);
         return;
     }
-    tly_header header = { .plane = TLY_PLANE_DATA, .job = job, .epoch = epoch + (how >> 6 == 1) - (how >> 6 == 2),
-                          .sender = sender, .session = fuzz_u8(in), .acked = fuzz_u8(in), .stable = fuzz_u8(in),
+    tly_header header = { .plane = TLY_PLANE_DATA,
+                          .job = job,
+                          .epoch = epoch + (how >> 6 == 1) - (how >> 6 == 2),
+                          .sender = sender,
+                          .session = fuzz_u8(in),
+                          .acked = fuzz_u8(in),
+                          .stable = fuzz_u8(in),
                           .record_count = how % RECORDS_MAX };
     size_t body_bytes = 0;
     message->len_bytes = TLY_HEADER_BYTES + header.record_count * TLY_RECORD_BYTES;

@@ -22,11 +22,12 @@ typedef struct fuzz_input {
 uint8_t fuzz_u8(fuzz_input *in);
 uint16_t fuzz_u16(fuzz_input *in);
 
-/* The next len bytes (fewer at the end) in a block of exactly that size, for sanitizers; *len_bytes is what it got. */
+/* The next len bytes (fewer at the end) in a block of exactly that size, for sanitizers; *len_bytes is what
+ * it got. */
 uint8_t *fuzz_block(fuzz_input *in, size_t *len_bytes);
 
-/* A data message of the script's making: by its first byte raw bytes, or a header with the given job, epoch and
- * sender and small records, whose body fits or nearly fits. Ended by fuzz_message_fini. */
+/* A data message of the script's making: by its first byte raw bytes, or a header with the given job, epoch
+ * and sender and small records, whose body fits or nearly fits. Ended by fuzz_message_fini. */
 typedef struct fuzz_message {
     uint8_t *frame;
     size_t len_bytes;

@@ -17,8 +17,10 @@ static uint8_t *frame_read(fuzz_input *in, size_t *len_bytes)
         *len_bytes = rest_bytes;
         return fuzz_block(in, len_bytes);
     }
-    tly_header header = { .plane = TLY_PLANE_CONTROL, .job = how & 0x80 ? fuzz_u8(in) : JOB,
-                          .epoch = (uint64_t)1 << 32 | (how & 0x40 ? fuzz_u8(in) : 1), .sender = fuzz_u8(in) % 8 };
+    tly_header header = { .plane = TLY_PLANE_CONTROL,
+                          .job = how & 0x80 ? fuzz_u8(in) : JOB,
+                          .epoch = (uint64_t)1 << 32 | (how & 0x40 ? fuzz_u8(in) : 1),
+                          .sender = fuzz_u8(in) % 8 };
     uint8_t *rest = fuzz_block(in, &rest_bytes);
     uint8_t *frame = malloc(TLY_HEADER_BYTES + 2 + rest_bytes);
     FUZZ_CHECK(frame);
@@ -73,9 +75,16 @@ static void registers(tly_roster *roster, fuzz_input *in, tly_time now)
     const tly_ctl message = {
         .type = TLY_CTL_REGISTER,
         .job = told & 1 ? JOB : 0,
-        .reg = { .role = server ? TLY_ROLE_SERVER : TLY_ROLE_WORKER, .nonce = 1 + (who & 7), .id = told >> 1 & 3,
-                 .rank = server ? 0 : (who & 3) - 1u, .num_worker = told & 0x80 ? 3 : 2, .num_server = 1,
-                 .local_size = 1, .placed_version = told >> 4 & 3, .host = "host", .endpoint_count = server ? 2 : 0,
+        .reg = { .role = server ? TLY_ROLE_SERVER : TLY_ROLE_WORKER,
+                 .nonce = 1 + (who & 7),
+                 .id = told >> 1 & 3,
+                 .rank = server ? 0 : (who & 3) - 1u,
+                 .num_worker = told & 0x80 ? 3 : 2,
+                 .num_server = 1,
+                 .local_size = 1,
+                 .placed_version = told >> 4 & 3,
+                 .host = "host",
+                 .endpoint_count = server ? 2 : 0,
                  .endpoints = endpoints },
     };
     tly_roster_message(roster, &peer, &message, now);

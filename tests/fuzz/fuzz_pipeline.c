@@ -1,6 +1,6 @@
-/* A worker between one server of two shards and a scheduler that say anything, time passing. What it sends is well
- * formed and within its limits, its memory does not run out, and every exchange ends exactly once, at the
- * latest when the job is made to fail. */
+/* A worker between one server of two shards and a scheduler that say anything, time passing. What it sends is
+ * well formed and within its limits, its memory does not run out, and every exchange ends exactly once, at
+ * the latest when the job is made to fail. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +11,8 @@
 #define EPOCH 100
 #define LINKS 2
 #define TENSORS 4
-#define PARTITION 4096
-#define LARGE_COUNT 5000 /* of 8 bytes: ten partitions; in place where the transport has it by reference */
+#define PARTITION 20000
+#define LARGE_COUNT 4000 /* of 8 bytes: two partitions, of which one is sent by reference and one copied */
 
 typedef struct target {
     tly_config config;
@@ -24,6 +24,7 @@ typedef struct target {
     bool issued[TENSORS];
     uint32_t session[LINKS]; /* of the newest HELLO */
     uint64_t seq[LINKS];     /* of the newest RESULT in turn */
+    bool ready[LINKS];       /* before the first READY no RESULT counts */
     double in[LARGE_COUNT], out[LARGE_COUNT];
     tly_buf *held[256]; /* bodies that the transport has not let go */
     uint8_t held_count;
@@ -32,7 +33,8 @@ typedef struct target {
 } target;
 
 static const char *const endpoints[LINKS] = { "tcp://10.0.0.1:1", "tcp://10.0.0.1:2" };
-static const tly_node workers[] = { { .id = 11, .rank = 0, .host = "a" }, { .id = 12, .rank = 1, .host = "b" } };
+static const tly_node workers[] = { { .id = 11, .rank = 0, .host = "a" },
+                                    { .id = 12, .rank = 1, .host = "b" } };
 static const tly_node servers[] = { { .id = 21, .rank = 0, .host = "s", .endpoint_count = LINKS,
                                       .endpoints = endpoints } };
 
@@ -99,11 +101,12 @@ static void issue(target *t, uint8_t how)
 
 static void place(target *t, uint32_t i)
 {
-    static const tly_place places[16] = { { 0, 0 }, { 0, 1 }, { 0, 0 }, { 0, 1 }, { 0, 0 }, { 0, 1 }, { 0, 0 }, { 0, 1 } };
+    static const tly_place places[2] = { { 0, 0 }, { 0, 1 } };
     const tly_tensor *tensor = &t->tensors[i];
     const tly_placed item = {
         .tensor = i,
-        .declaration = { tensor->name, (uint8_t)tensor->dtype, (uint8_t)tensor->op, tensor->count, PARTITION },
+        .declaration = { tensor->name, (uint8_t)tensor->dtype, (uint8_t)tensor->op, tensor->count,
+                         PARTITION },
         .place_count = (uint32_t)tly_partition_count(tensor->dtype, tensor->count, PARTITION),
         .places = places,
     };
@@ -122,16 +125,25 @@ static void setup(target *t)
                            { "large", TALLY_DTYPE_F64, TALLY_OP_AVERAGE, LARGE_COUNT },
                            { "empty", TALLY_DTYPE_F16, TALLY_OP_MIN, 0 },
                            { "later", TALLY_DTYPE_U8, TALLY_OP_SUM, 9 } };
-    t->config = (tly_config){ .role = TLY_ROLE_WORKER, .num_worker = 2, .num_server = 1, .worker_id = 1,
-                              .local_size = 1, .partition_bytes = PARTITION, .credit = 3, .death_limit_ms = 10000,
-                              .start_limit_ms = 10000, .stall_warn_ms = 1000, .stall_limit_ms = 10000 };
+    t->config = (tly_config){ .role = TLY_ROLE_WORKER,
+                              .num_worker = 2,
+                              .num_server = 1,
+                              .worker_id = 1,
+                              .local_size = 1,
+                              .partition_bytes = PARTITION,
+                              .credit = 3,
+                              .death_limit_ms = 10000,
+                              .start_limit_ms = 10000,
+                              .stall_warn_ms = 1000,
+                              .stall_limit_ms = 10000 };
     t->now = 1000;
-    FUZZ_CHECK(tly_membership_init(&t->membership, &t->config, &fuzz_log, TLY_ROLE_WORKER, 1, "tcp://10.0.0.9:1", "b",
-                                   0, NULL, t->now) == TALLY_OK);
+    FUZZ_CHECK(tly_membership_init(&t->membership, &t->config, &fuzz_log, TLY_ROLE_WORKER, 1,
+                                   "tcp://10.0.0.9:1", "b", 0, NULL, t->now) == TALLY_OK);
     const tly_ctl epoch = { .type = TLY_CTL_EPOCH, .job = JOB, .epoch = EPOCH,
                             .epoch_info = { 12, 1, 10000, 2, 1, workers, servers } };
     FUZZ_CHECK(tly_membership_message(&t->membership, &epoch, t->now));
-    FUZZ_CHECK(tly_pipeline_create(&t->config, &fuzz_log, &t->membership, take_back, t, &t->pipeline) == TALLY_OK);
+    FUZZ_CHECK(tly_pipeline_create(&t->config, &fuzz_log, &t->membership, take_back, t, &t->pipeline) ==
+               TALLY_OK);
     FUZZ_CHECK(tly_pipeline_install(t->pipeline, t->now) == TALLY_OK);
     for (uint32_t i = 0; i < TENSORS; i++) {
         t->tensors[i] = (tly_tensor){ .name = tensors[i].name, .dtype = tensors[i].dtype, .op = tensors[i].op,
@@ -157,8 +169,13 @@ static void ready(target *t, fuzz_input *in)
     uint8_t how = fuzz_u8(in), open = fuzz_u8(in), link = how & 1;
     uint8_t frame[TLY_HEADER_BYTES + 2 * TLY_RECORD_BYTES];
     uint32_t count = how & 2 ? 2 : 1;
-    tly_wire_put_header(frame, &(tly_header){ .plane = TLY_PLANE_DATA, .job = JOB, .epoch = EPOCH, .sender = 21,
-                                              .session = t->session[link], .record_count = count });
+    t->ready[link] = true;
+    tly_wire_put_header(frame, &(tly_header){ .plane = TLY_PLANE_DATA,
+                                              .job = JOB,
+                                              .epoch = EPOCH,
+                                              .sender = 21,
+                                              .session = t->session[link],
+                                              .record_count = count });
     tly_wire_put_record(frame + TLY_HEADER_BYTES, &(tly_record){ .type = TLY_READY, .seq = t->seq[link] });
     if (count == 2)
         tly_wire_put_record(frame + TLY_HEADER_BYTES + TLY_RECORD_BYTES,
@@ -171,26 +188,37 @@ static void ready(target *t, fuzz_input *in)
 static void result(target *t, fuzz_input *in)
 {
     uint8_t how = fuzz_u8(in), round = fuzz_u8(in);
-    uint64_t seq = ++t->seq[how >> 3 & 1];
     const tly_tensor *tensor = &t->tensors[how % TENSORS];
-    uint32_t partition = fuzz_u8(in) % 16;
-    uint64_t len = tensor->count * tally_dtype_size(tensor->dtype);
-    bool error = how & 4;
-    len = error ? TLY_ROUND_ERROR_BYTES : len > PARTITION ? partition * PARTITION + PARTITION <= len ? PARTITION : len % PARTITION : len;
+    uint32_t partition = how >> 3 & 1, link = partition;
+    bool known = tensor->parts && partition < tensor->part_count, error = how & 4;
+    uint64_t len = tensor->count * tally_dtype_size(tensor->dtype), seq = t->ready[link] ? ++t->seq[link] : 1;
+    if (error)
+        len = TLY_ROUND_ERROR_BYTES;
+    else if (len > PARTITION)
+        len = partition ? len - PARTITION : PARTITION;
     uint8_t frame[TLY_HEADER_BYTES + TLY_RECORD_BYTES];
-    tly_wire_put_header(frame, &(tly_header){ .plane = TLY_PLANE_DATA, .job = JOB, .epoch = EPOCH, .sender = 21,
-                                              .stable = how >> 4, .record_count = 1 });
-    tly_wire_put_record(frame + TLY_HEADER_BYTES,
-                        &(tly_record){ .type = TLY_RESULT, .tensor = how % TENSORS, .partition = partition,
-                                       .round = round, .seq = seq, .flags = error ? TLY_FLAG_ERROR : 0,
-                                       .len_bytes = (uint32_t)len });
+    tly_wire_put_header(frame, &(tly_header){ .plane = TLY_PLANE_DATA,
+                                              .job = JOB,
+                                              .epoch = EPOCH,
+                                              .sender = 21,
+                                              .stable = how >> 4,
+                                              .record_count = 1 });
+    tly_wire_put_record(
+        frame + TLY_HEADER_BYTES,
+        &(tly_record){ .type = TLY_RESULT,
+                       .tensor = how % TENSORS,
+                       .partition = partition,
+                       .round = known && round < 0xc0 ? tensor->parts[partition].have + 1 : round,
+                       .seq = seq,
+                       .flags = error ? TLY_FLAG_ERROR : 0,
+                       .len_bytes = (uint32_t)len });
     tly_buf *body = len ? tly_buf_alloc(len) : NULL;
     if (body)
         memset(body->data, 0, len);
     if (error)
-        tly_wire_put_round_error(body->data, &(tly_round_error){ fuzz_u8(in), fuzz_u8(in), fuzz_u8(in), fuzz_u8(in),
-                                                                 fuzz_u8(in), 0 });
-    tly_pipeline_message(t->pipeline, how >> 3 & 1, frame, sizeof frame, body, t->now);
+        tly_wire_put_round_error(body->data, &(tly_round_error){ fuzz_u8(in), fuzz_u8(in), fuzz_u8(in),
+                                                                 fuzz_u8(in), fuzz_u8(in), 0 });
+    tly_pipeline_message(t->pipeline, link, frame, sizeof frame, body, t->now);
     tly_buf_put(body);
 }
 

@@ -36,7 +36,8 @@ static void hello(target *t, uint8_t session)
         uint8_t frame[TLY_HEADER_BYTES + TLY_RECORD_BYTES];
         tly_wire_put_header(frame, &(tly_header){ .plane = TLY_PLANE_DATA, .job = JOB, .epoch = t->epoch,
                                                   .sender = ids[i], .session = session, .record_count = 1 });
-        tly_wire_put_record(frame + TLY_HEADER_BYTES, &(tly_record){ .type = TLY_HELLO, .flags = TLY_FLAG_RESEND });
+        tly_wire_put_record(frame + TLY_HEADER_BYTES,
+                            &(tly_record){ .type = TLY_HELLO, .flags = TLY_FLAG_RESEND });
         say(t, ids[i], frame, sizeof frame, NULL);
     }
 }
@@ -51,8 +52,12 @@ static void push(target *t, fuzz_input *in)
     if (record.kind == TLY_KIND_PUSH_PULL || record.root == who % 4)
         record.len_bytes = (uint32_t)record.seq;
     uint8_t frame[TLY_HEADER_BYTES + TLY_RECORD_BYTES];
-    tly_wire_put_header(frame, &(tly_header){ .plane = TLY_PLANE_DATA, .job = JOB, .epoch = t->epoch,
-                                              .sender = ids[who % 4], .session = t->session, .acked = round >> 6,
+    tly_wire_put_header(frame, &(tly_header){ .plane = TLY_PLANE_DATA,
+                                              .job = JOB,
+                                              .epoch = t->epoch,
+                                              .sender = ids[who % 4],
+                                              .session = t->session,
+                                              .acked = round >> 6,
                                               .record_count = 1 });
     tly_wire_put_record(frame + TLY_HEADER_BYTES, &record);
     tly_buf *body = record.len_bytes ? tly_buf_alloc(record.len_bytes) : NULL;

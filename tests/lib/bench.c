@@ -28,9 +28,10 @@ static const char *const endpoints_b[] = { "tcp://10.0.0.2:1000" };
 static const tly_node workers[] = { { .id = 12, .rank = 0, .host = "a:1" },
                                     { .id = MY_ID, .rank = MY_RANK, .host = "me:2" },
                                     { .id = 13, .rank = 2, .host = "c:3" } };
-static const tly_node servers[] = { { .id = 21, .rank = 0, .host = "s:4", .endpoint_count = 2, .endpoints = endpoints_a },
-                                    { .id = 22, .rank = 1, .host = "s:5", .endpoint_count = 1,
-                                      .endpoints = endpoints_b } };
+static const tly_node servers[] = {
+    { .id = 21, .rank = 0, .host = "s:4", .endpoint_count = 2, .endpoints = endpoints_a },
+    { .id = 22, .rank = 1, .host = "s:5", .endpoint_count = 1, .endpoints = endpoints_b }
+};
 
 bench *bench_prepare(void)
 {
@@ -47,13 +48,14 @@ bench *bench_prepare(void)
 /* Join the job: false when memory was short. */
 bool bench_join(bench *b)
 {
-    if (tly_membership_init(&b->membership, &b->config, &b->log, TLY_ROLE_WORKER, 1, "tcp://10.0.0.9:1", "me:2", 0,
-                            NULL, b->now) != TALLY_OK)
+    if (tly_membership_init(&b->membership, &b->config, &b->log, TLY_ROLE_WORKER, 1, "tcp://10.0.0.9:1",
+                            "me:2", 0, NULL, b->now) != TALLY_OK)
         return false;
     const tly_ctl epoch = { .type = TLY_CTL_EPOCH, .job = JOB, .epoch = EPOCH,
                             .epoch_info = { MY_ID, MY_RANK, 10000, 3, 2, workers, servers } };
     return tly_membership_message(&b->membership, &epoch, b->now) &&
-           tly_pipeline_create(&b->config, &b->log, &b->membership, keep_input, b, &b->pipeline) == TALLY_OK &&
+           tly_pipeline_create(&b->config, &b->log, &b->membership, keep_input, b, &b->pipeline) ==
+               TALLY_OK &&
            tly_pipeline_install(b->pipeline, b->now) == TALLY_OK;
 }
 
@@ -63,8 +65,9 @@ void bench_collect(bench *b)
     for (tly_out *out; b->pipeline && (out = tly_out_pop(tly_pipeline_out(b->pipeline)));) {
         tly_header h;
         size_t offset = 0;
-        assert_int_equal(tly_wire_check_data(out->head, out->head_len_bytes, out->body ? out->body->len_bytes : 0, &h),
-                         TALLY_OK);
+        assert_int_equal(
+            tly_wire_check_data(out->head, out->head_len_bytes, out->body ? out->body->len_bytes : 0, &h),
+            TALLY_OK);
         assert_int_equal(h.job, JOB);
         assert_true(h.epoch == EPOCH);
         assert_int_equal(h.sender, MY_ID);
@@ -167,8 +170,8 @@ const tly_ctl *bench_control_of(bench *b, tly_ctl_type type, uint32_t index)
 }
 
 /* One message of a shard's; takes the reference to body. */
-void bench_hear_as(bench *b, uint32_t link, const tly_header *header, const tly_record *records, uint32_t count,
-                    tly_buf *body)
+void bench_hear_as(bench *b, uint32_t link, const tly_header *header, const tly_record *records,
+                   uint32_t count, tly_buf *body)
 {
     uint8_t frame[TLY_HEADER_BYTES + 300 * TLY_RECORD_BYTES];
     tly_header h = *header;
@@ -194,7 +197,11 @@ void bench_hear(bench *b, uint32_t link, const tly_record *records, uint32_t cou
 
 tly_record bench_key_record(uint32_t tensor, uint32_t partition, uint64_t open, bool in)
 {
-    return (tly_record){ .type = TLY_KEY, .tensor = tensor, .partition = partition, .round = open - 1, .seq = open,
+    return (tly_record){ .type = TLY_KEY,
+                         .tensor = tensor,
+                         .partition = partition,
+                         .round = open - 1,
+                         .seq = open,
                          .flags = in ? TLY_FLAG_IN : 0 };
 }
 
@@ -221,17 +228,23 @@ tly_buf *bench_bytes_of(const void *data, size_t len_bytes)
     return buf;
 }
 
-tly_record bench_result_record(bench *b, uint32_t link, const tly_tensor *t, uint32_t partition, uint64_t round,
-                                size_t len_bytes)
+tly_record bench_result_record(bench *b, uint32_t link, const tly_tensor *t, uint32_t partition,
+                               uint64_t round, size_t len_bytes)
 {
-    return (tly_record){ .type = TLY_RESULT, .dtype = (uint8_t)t->dtype, .op = (uint8_t)t->op, .contributors = 3,
-                         .tensor = t->id, .partition = partition, .round = round, .seq = ++b->seq[link],
+    return (tly_record){ .type = TLY_RESULT,
+                         .dtype = (uint8_t)t->dtype,
+                         .op = (uint8_t)t->op,
+                         .contributors = 3,
+                         .tensor = t->id,
+                         .partition = partition,
+                         .round = round,
+                         .seq = ++b->seq[link],
                          .len_bytes = (uint32_t)len_bytes };
 }
 
 /* The next RESULT of a link. */
-void bench_result(bench *b, uint32_t link, const tly_tensor *t, uint32_t partition, uint64_t round, const void *data,
-                   size_t len_bytes)
+void bench_result(bench *b, uint32_t link, const tly_tensor *t, uint32_t partition, uint64_t round,
+                  const void *data, size_t len_bytes)
 {
     tly_record record = bench_result_record(b, link, t, partition, round, len_bytes);
     bench_hear(b, link, &record, 1, bench_bytes_of(data, len_bytes));
@@ -242,8 +255,13 @@ void bench_error_result(bench *b, uint32_t link, uint32_t tensor, uint32_t parti
 {
     uint8_t bytes[TLY_ROUND_ERROR_BYTES];
     tly_wire_put_round_error(bytes, error);
-    tly_record record = { .type = TLY_RESULT, .flags = TLY_FLAG_ERROR, .tensor = tensor, .partition = partition,
-                          .round = round, .seq = ++b->seq[link], .len_bytes = sizeof bytes };
+    tly_record record = { .type = TLY_RESULT,
+                          .flags = TLY_FLAG_ERROR,
+                          .tensor = tensor,
+                          .partition = partition,
+                          .round = round,
+                          .seq = ++b->seq[link],
+                          .len_bytes = sizeof bytes };
     bench_hear(b, link, &record, 1, bench_bytes_of(bytes, sizeof bytes));
 }
 
@@ -274,11 +292,14 @@ const tly_place bench_place_of_link[LINKS] = { { 0, 0 }, { 0, 1 }, { 1, 0 } };
 
 void bench_placed(bench *b, uint64_t base, const tly_placed *items, uint32_t count)
 {
-    const tly_ctl message = { .type = TLY_CTL_PLACED, .job = JOB, .epoch = EPOCH, .placed = { base, count, items } };
+    const tly_ctl message = {
+        .type = TLY_CTL_PLACED, .job = JOB, .epoch = EPOCH, .placed = { base, count, items }
+    };
     tly_pipeline_control(b->pipeline, &message, b->now);
 }
 
-/* Place the newest rows of the table: one tensor, its partitions over the links in turn from first_link on. */
+/* Place the newest rows of the table: one tensor, its partitions over the links in turn
+ * from first_link on. */
 void bench_place(bench *b, const tly_tensor *t, uint32_t id, uint32_t first_link)
 {
     tly_place places[64];
@@ -286,8 +307,10 @@ void bench_place(bench *b, const tly_tensor *t, uint32_t id, uint32_t first_link
     assert_true(count <= 64);
     for (uint32_t i = 0; i < count; i++)
         places[i] = bench_place_of_link[(first_link + i) % LINKS];
-    tly_placed item = { .tensor = id, .declaration = { t->name, (uint8_t)t->dtype, (uint8_t)t->op, t->count, PARTITION },
-                        .place_count = count, .places = places };
+    tly_placed item = { .tensor = id,
+                        .declaration = { t->name, (uint8_t)t->dtype, (uint8_t)t->op, t->count, PARTITION },
+                        .place_count = count,
+                        .places = places };
     bench_placed(b, b->membership.placed_version, &item, 1);
 }
 
@@ -308,7 +331,9 @@ void bench_issue(bench *b, tly_exchange *x, tly_tensor *t, const void *input, vo
 
 void bench_broadcast(bench *b, tly_exchange *x, tly_tensor *t, uint32_t root, void *buffer)
 {
-    *x = (tly_exchange){ .tensor = t, .kind = TLY_KIND_BROADCAST, .root = root, .input = buffer, .output = buffer };
+    *x = (tly_exchange){
+        .tensor = t, .kind = TLY_KIND_BROADCAST, .root = root, .input = buffer, .output = buffer
+    };
     tly_pipeline_issue(b->pipeline, x, b->now);
 }
 

@@ -52,7 +52,8 @@ typedef struct bench {
     uint32_t tensor_count;
 } bench;
 
-/* A worker that has not joined yet: config may still be changed. The bench is destroyed when the test ends. */
+/* A worker that has not joined yet: config may still be changed. The bench is destroyed
+ * when the test ends. */
 bench *bench_prepare(void);
 bool bench_join(bench *b); /* false when memory was short */
 
@@ -79,8 +80,8 @@ const tly_ctl *bench_control_of(bench *b, tly_ctl_type type, uint32_t index);
 /* ---- what the shards say; each takes the reference to body ---- */
 
 tly_header bench_header_of(const bench *b, uint32_t link);
-void bench_hear_as(bench *b, uint32_t link, const tly_header *header, const tly_record *records, uint32_t count,
-                   tly_buf *body);
+void bench_hear_as(bench *b, uint32_t link, const tly_header *header, const tly_record *records,
+                   uint32_t count, tly_buf *body);
 void bench_hear(bench *b, uint32_t link, const tly_record *records, uint32_t count, tly_buf *body);
 tly_record bench_key_record(uint32_t tensor, uint32_t partition, uint64_t open, bool in);
 
@@ -90,10 +91,10 @@ void bench_received(bench *b, uint32_t link, uint64_t count);
 tly_buf *bench_bytes_of(const void *data, size_t len_bytes); /* NULL for none */
 
 /* The next RESULT of a link: its record, the whole message, and the same with an error. */
-tly_record bench_result_record(bench *b, uint32_t link, const tly_tensor *t, uint32_t partition, uint64_t round,
-                               size_t len_bytes);
-void bench_result(bench *b, uint32_t link, const tly_tensor *t, uint32_t partition, uint64_t round, const void *data,
-                  size_t len_bytes);
+tly_record bench_result_record(bench *b, uint32_t link, const tly_tensor *t, uint32_t partition,
+                               uint64_t round, size_t len_bytes);
+void bench_result(bench *b, uint32_t link, const tly_tensor *t, uint32_t partition, uint64_t round,
+                  const void *data, size_t len_bytes);
 void bench_error_result(bench *b, uint32_t link, uint32_t tensor, uint32_t partition, uint64_t round,
                         const tly_round_error *error);
 

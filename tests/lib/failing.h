@@ -1,7 +1,7 @@
 /* failing.h - one allocation of this thread fails, so that every path of a short memory can be walked.
  *
- * Test programs are linked so that malloc, calloc, realloc, aligned_alloc, strdup and vasprintf of our own code
- * pass through here (Makefile); the libraries' do not. */
+ * Test programs are linked so that malloc, calloc, realloc, aligned_alloc, strdup and vasprintf of our own
+ * code pass through here (Makefile); the libraries' do not. */
 #ifndef TESTS_FAILING_H
 #define TESTS_FAILING_H
 

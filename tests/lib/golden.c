@@ -42,7 +42,8 @@ size_t golden_read(const char *path, const char *name, uint8_t *out, size_t room
     return len_bytes;
 }
 
-bool golden_append(const char *path, const char *name, const uint8_t *data, size_t len_bytes, const int *groups)
+bool golden_append(const char *path, const char *name, const uint8_t *data, size_t len_bytes,
+                   const int *groups)
 {
     FILE *file = fopen(path, "a");
     if (!file)

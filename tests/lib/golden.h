@@ -16,6 +16,7 @@
 size_t golden_read(const char *path, const char *name, uint8_t *out, size_t room);
 
 /* Append one entry. groups: lengths of the fields, ended by 0; the last but one repeats. */
-bool golden_append(const char *path, const char *name, const uint8_t *data, size_t len_bytes, const int *groups);
+bool golden_append(const char *path, const char *name, const uint8_t *data, size_t len_bytes,
+                   const int *groups);
 
 #endif

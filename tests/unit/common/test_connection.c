@@ -31,7 +31,8 @@ static void place_open(place *p)
     snprintf(p->endpoint, sizeof p->endpoint, "tcp://127.0.0.1:%d", p->port);
 }
 
-/* A port of this machine on which nobody listens and which nobody else takes, until the descriptor is closed. */
+/* A port of this machine on which nobody listens and which nobody else takes, until the
+ * descriptor is closed. */
 static int port_hold(int *port)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

@@ -26,7 +26,8 @@ typedef struct pair {
     char endpoint[TLY_ENDPOINT_MAX];
 } pair;
 
-/* A port of this machine on which nobody listens and which nobody else takes, until the descriptor is closed. */
+/* A port of this machine on which nobody listens and which nobody else takes, until the
+ * descriptor is closed. */
 static int port_hold(int *port)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -163,7 +164,8 @@ static void a_port_in_use_is_named_with_the_systems_words(void **state)
     tly_sock *second = NULL;
     int port = p.port;
     assert_int_equal(tly_sock_bind(p.net, "127.0.0.1", &port, 0, &second), TALLY_ESYSTEM);
-    snprintf(expected, sizeof expected, "cannot listen on address 127.0.0.1 port %d: Address already in use", p.port);
+    snprintf(expected, sizeof expected, "cannot listen on address 127.0.0.1 port %d: Address already in use",
+             p.port);
     assert_string_equal(tally_last_error(), expected);
     assert_null(second);
     pair_close(&p);

@@ -203,7 +203,10 @@ static void a_record_with_a_value_out_of_range_is_malformed(void **state)
     static const struct {
         int offset;
         uint8_t lowest_bad;
-    } fields[] = { { 0, TLY_RECORD_TYPE_END }, { 1, TLY_KIND_END }, { 2, TALLY_DTYPE_COUNT }, { 3, TALLY_OP_COUNT },
+    } fields[] = { { 0, TLY_RECORD_TYPE_END },
+                   { 1, TLY_KIND_END },
+                   { 2, TALLY_DTYPE_COUNT },
+                   { 3, TALLY_OP_COUNT },
                    { 4, 1 } };
     for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++)
         for (int value = 0; value < 256; value++) {
@@ -442,9 +445,9 @@ static void a_malformed_string_reads_as_empty_and_fails(void **state)
 /* ---- golden bytes ---- */
 
 static const char *const record_names[TLY_RECORD_TYPE_END] = {
-    [TLY_HELLO] = "HELLO",       [TLY_HAVE] = "HAVE",     [TLY_PUSH] = "PUSH",       [TLY_ACK] = "ACK",
-    [TLY_ASK] = "ASK",           [TLY_READY] = "READY",   [TLY_KEY] = "KEY",         [TLY_RECEIVED] = "RECEIVED",
-    [TLY_RESULT] = "RESULT",     [TLY_STABLE] = "STABLE", [TLY_MISSING] = "MISSING",
+    [TLY_HELLO] = "HELLO",   [TLY_HAVE] = "HAVE",     [TLY_PUSH] = "PUSH",       [TLY_ACK] = "ACK",
+    [TLY_ASK] = "ASK",       [TLY_READY] = "READY",   [TLY_KEY] = "KEY",         [TLY_RECEIVED] = "RECEIVED",
+    [TLY_RESULT] = "RESULT", [TLY_STABLE] = "STABLE", [TLY_MISSING] = "MISSING",
 };
 
 static const char *const endpoints[] = { "tcp://10.0.0.9:5000", "tcp://[::1]:5001" };
@@ -517,8 +520,8 @@ static void record_bytes(uint8_t type, sample *s)
 
 static void round_error_bytes(sample *s)
 {
-    tly_wire_put_round_error(s->bytes, &(tly_round_error){ TLY_ROUND_LENGTH, 0x11121314, 0x21222324, 0x31323334,
-                                                           0x41424344, 0 });
+    tly_wire_put_round_error(
+        s->bytes, &(tly_round_error){ TLY_ROUND_LENGTH, 0x11121314, 0x21222324, 0x31323334, 0x41424344, 0 });
     s->len_bytes = TLY_ROUND_ERROR_BYTES;
 }
 
@@ -617,15 +620,18 @@ static bool begin_file(const char *path, const char *comment)
 static int update(void)
 {
     sample s;
-    bool good = begin_file(RECORDS_FILE,
-                           "# The bytes of the header, of a round error and of each record type, every field with a\n"
-                           "# value of its own (tests/lib/golden.h says how to read and renew this file).\n"
-                           "# header: magic, version, plane, job, sender, epoch, acked, stable, session, record count\n"
-                           "# record: type, kind, dtype, op, codec, flags, contributors, tensor, partition, round, seq,\n"
-                           "#         root, length, spare\n") &&
-                begin_file(CONTROL_FILE,
-                           "# The bytes of each control message (tests/lib/golden.h says how to read and renew this\n"
-                           "# file): the header as in records.hex, the type, and the body in groups of four bytes.\n");
+    bool good =
+        begin_file(
+            RECORDS_FILE,
+            "# The bytes of the header, of a round error and of each record type, every field with a\n"
+            "# value of its own (tests/lib/golden.h says how to read and renew this file).\n"
+            "# header: magic, version, plane, job, sender, epoch, acked, stable, session, record count\n"
+            "# record: type, kind, dtype, op, codec, flags, contributors, tensor, partition, round, seq,\n"
+            "#         root, length, spare\n") &&
+        begin_file(
+            CONTROL_FILE,
+            "# The bytes of each control message (tests/lib/golden.h says how to read and renew this\n"
+            "# file): the header as in records.hex, the type, and the body in groups of four bytes.\n");
     header_bytes(&s);
     good = good && golden_append(RECORDS_FILE, "header", s.bytes, s.len_bytes, header_groups);
     round_error_bytes(&s);
@@ -636,7 +642,8 @@ static int update(void)
     }
     for (int type = 1; good && type < TLY_CTL_TYPE_END; type++)
         good = control_bytes((tly_ctl_type)type, &s) &&
-               golden_append(CONTROL_FILE, tly_ctl_name((tly_ctl_type)type), s.bytes, s.len_bytes, control_groups);
+               golden_append(CONTROL_FILE, tly_ctl_name((tly_ctl_type)type), s.bytes, s.len_bytes,
+                             control_groups);
     if (!good)
         perror("tests/data");
     return !good;

@@ -96,8 +96,9 @@ static void collect(shard *s)
     for (tly_out *out; (out = tly_out_pop(tly_rounds_out(s->rounds)));) {
         tly_header h;
         size_t offset = 0;
-        assert_int_equal(tly_wire_check_data(out->head, out->head_len_bytes, out->body ? out->body->len_bytes : 0, &h),
-                         TALLY_OK);
+        assert_int_equal(
+            tly_wire_check_data(out->head, out->head_len_bytes, out->body ? out->body->len_bytes : 0, &h),
+            TALLY_OK);
         assert_int_equal(h.job, JOB);
         assert_true(h.epoch == s->epoch);
         assert_int_equal(h.sender, NODE);
@@ -159,8 +160,8 @@ static uint64_t stat_of(const shard *s, size_t offset)
 #define STAT(s, field) stat_of(s, offsetof(tly_rounds_stats, field))
 
 /* One message of a worker; takes the reference to body. */
-static void say_as(shard *s, uint32_t rank, const tly_header *header, const tly_record *records, uint32_t count,
-                   tly_buf *body)
+static void say_as(shard *s, uint32_t rank, const tly_header *header, const tly_record *records,
+                   uint32_t count, tly_buf *body)
 {
     uint8_t frame[TLY_HEADER_BYTES + 1024 * TLY_RECORD_BYTES];
     tly_header h = *header;
@@ -214,10 +215,17 @@ static tly_buf *bytes_of(const void *data, size_t len_bytes)
     return buf;
 }
 
-static tly_record push_record(uint32_t tensor, uint64_t round, tally_dtype dtype, tally_op op, size_t len_bytes)
+static tly_record push_record(uint32_t tensor, uint64_t round, tally_dtype dtype, tally_op op,
+                              size_t len_bytes)
 {
-    return (tly_record){ .type = TLY_PUSH, .kind = TLY_KIND_PUSH_PULL, .dtype = dtype, .op = op, .tensor = tensor,
-                         .round = round, .seq = len_bytes, .len_bytes = (uint32_t)len_bytes };
+    return (tly_record){ .type = TLY_PUSH,
+                         .kind = TLY_KIND_PUSH_PULL,
+                         .dtype = dtype,
+                         .op = op,
+                         .tensor = tensor,
+                         .round = round,
+                         .seq = len_bytes,
+                         .len_bytes = (uint32_t)len_bytes };
 }
 
 /* A contribution of any type, alone in its message. */
@@ -327,7 +335,8 @@ static void keys_are_told_apart_by_tensor_and_partition(void **state)
 }
 
 /* The arrival orders of three workers. */
-static const uint32_t orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
+static const uint32_t orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
+                                       { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
 
 static void deterministic_sums_have_the_same_bits_whatever_the_order_of_arrival(void **state)
 {
@@ -347,7 +356,8 @@ static void deterministic_sums_have_the_same_bits_whatever_the_order_of_arrival(
     for (uint64_t i = 0; i < 6; i++) {
         for (int j = 0; j < 3; j++)
             push(s, orders[i][j], 2, i + 1, TALLY_DTYPE_F16, TALLY_OP_SUM, &halves[orders[i][j]], 2);
-        assert_int_equal(*(const uint16_t *)nth(s, 1, TLY_RESULT, (uint32_t)i + 6)->payload, 0x6801); /* 2050 */
+        assert_int_equal(*(const uint16_t *)nth(s, 1, TLY_RESULT, (uint32_t)i + 6)->payload,
+                         0x6801); /* 2050 */
     }
     shard_destroy(s);
 }
@@ -357,7 +367,7 @@ static void sixteen_bit_floats_of_three_workers_round_once(void **state)
     (void)state;
     shard *s = ready_shard(3);
     const uint16_t halves[3] = { 0x6800, 0x3c00, 0x3c00 }; /* 2048 + 1 rounds to 2048, 2048 + 1 + 1 to 2050 */
-    const uint16_t large = 0x74e2;                         /* 20000: three of them are more than an f16 holds */
+    const uint16_t large = 0x74e2; /* 20000: three of them are more than an f16 holds */
     for (uint64_t i = 0; i < 6; i++) {
         for (int j = 0; j < 3; j++) {
             push(s, orders[i][j], 1, i + 1, TALLY_DTYPE_F16, TALLY_OP_SUM, &halves[orders[i][j]], 2);
@@ -531,7 +541,8 @@ static void a_push_of_a_future_round_is_dropped_with_a_warning(void **state)
     shard *s = ready_shard(2);
     push1(s, 0, 1, 2, 100);
     assert_int_equal(s->warnings, 1);
-    assert_non_null(strstr(s->warning, "tensor 1 partition 0: worker 0 pushed round 2 while round 1 is open; dropped"));
+    assert_non_null(
+        strstr(s->warning, "tensor 1 partition 0: worker 0 pushed round 2 while round 1 is open; dropped"));
     push1(s, 0, 1, 1, 5);
     push1(s, 1, 1, 1, 7);
     assert_true(value_of(nth(s, 0, TLY_RESULT, 0)) == 12);
@@ -601,8 +612,9 @@ static void malformed_messages_are_dropped_with_one_warning_a_minute(void **stat
     s->now += 60000;
     tly_rounds_message(s->rounds, &peer, "garbage", 7, NULL, s->now);
     assert_int_equal(s->warnings, 2);
-    assert_non_null(strstr(s->warning, "dropped 5 messages, the last because: a message of 7 bytes does not begin as "
-                                       "Tally's do"));
+    assert_non_null(strstr(s->warning,
+                           "dropped 5 messages, the last because: a message of 7 bytes does not begin as "
+                           "Tally's do"));
     assert_true(STAT(s, dropped) == 6);
     shard_destroy(s);
 }
@@ -1045,7 +1057,8 @@ static void workers_that_disagree_about_the_kind_all_get_the_error_and_the_next_
 {
     (void)state;
     tly_record a = plain(), b = cast(2, 2);
-    check_disagreement(&a, &b, &(tly_round_error){ TLY_ROUND_KIND, 1, 2, TLY_KIND_PUSH_PULL, TLY_KIND_BROADCAST, 0 });
+    check_disagreement(&a, &b,
+                       &(tly_round_error){ TLY_ROUND_KIND, 1, 2, TLY_KIND_PUSH_PULL, TLY_KIND_BROADCAST, 0 });
 }
 
 static void workers_that_disagree_about_the_root_all_get_the_error_and_the_next_round_works(void **state)
@@ -1060,7 +1073,8 @@ static void workers_that_disagree_about_the_data_type_all_get_the_error_and_the_
     (void)state;
     tly_record a = plain(), b = plain();
     b.dtype = TALLY_DTYPE_F64;
-    check_disagreement(&a, &b, &(tly_round_error){ TLY_ROUND_DTYPE, 1, 2, TALLY_DTYPE_F32, TALLY_DTYPE_F64, 0 });
+    check_disagreement(&a, &b,
+                       &(tly_round_error){ TLY_ROUND_DTYPE, 1, 2, TALLY_DTYPE_F32, TALLY_DTYPE_F64, 0 });
 }
 
 static void workers_that_disagree_about_the_operation_all_get_the_error_and_the_next_round_works(void **state)
@@ -1286,7 +1300,8 @@ static void results_are_bundled_in_order_and_never_above_the_limits(void **state
         assert_true(in_message <= TLY_BUNDLE_RECORD_COUNT);
         assert_true(in_message == 1 || len_bytes <= TLY_BUNDLE_BODY_BYTES);
         for (uint32_t j = 0; j < in_message; j++, at++) {
-            assert_true(in_message == 1 || nth(s, 0, TLY_RESULT, at)->record.len_bytes <= TLY_BUNDLE_RECORD_BYTES);
+            assert_true(in_message == 1 ||
+                        nth(s, 0, TLY_RESULT, at)->record.len_bytes <= TLY_BUNDLE_RECORD_BYTES);
             assert_true(nth(s, 0, TLY_RESULT, at)->record.seq == at + 1);
         }
         assert_true(i < messages);
@@ -1533,8 +1548,10 @@ int main(void)
         cmocka_unit_test(a_resend_repeats_the_results_above_acked_only),
         cmocka_unit_test(workers_that_disagree_about_the_kind_all_get_the_error_and_the_next_round_works),
         cmocka_unit_test(workers_that_disagree_about_the_root_all_get_the_error_and_the_next_round_works),
-        cmocka_unit_test(workers_that_disagree_about_the_data_type_all_get_the_error_and_the_next_round_works),
-        cmocka_unit_test(workers_that_disagree_about_the_operation_all_get_the_error_and_the_next_round_works),
+        cmocka_unit_test(
+            workers_that_disagree_about_the_data_type_all_get_the_error_and_the_next_round_works),
+        cmocka_unit_test(
+            workers_that_disagree_about_the_operation_all_get_the_error_and_the_next_round_works),
         cmocka_unit_test(workers_that_disagree_about_the_length_all_get_the_error_and_the_next_round_works),
         cmocka_unit_test(a_payload_that_is_not_as_long_as_announced_is_an_error),
         cmocka_unit_test(a_broadcast_payload_of_a_worker_that_is_not_the_root_is_an_error),

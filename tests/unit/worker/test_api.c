@@ -65,8 +65,10 @@ static void opening_refuses_a_context_pointer_that_is_null_and_options_of_anothe
     char sentence[256];
     check_error(tally_open(NULL, NULL), TALLY_EINVAL, "tally_open: ctx is NULL");
     const tally_options options = { .size = 1 };
-    snprintf(sentence, sizeof sentence, "tally_open: the options' size is 1 and must be %zu; was the program compiled "
-                                        "for another version than 0.1.0?", sizeof options);
+    snprintf(sentence, sizeof sentence,
+             "tally_open: the options' size is 1 and must be %zu; was the program compiled "
+             "for another version than 0.1.0?",
+             sizeof options);
     check_error(tally_open(&options, &ctx), TALLY_EINVAL, sentence);
     assert_null(ctx);
 }
@@ -111,8 +113,10 @@ static void a_worker_alone_is_rank_0_of_1_without_servers(void **state)
     assert_int_equal(tally_local_size(ctx), 1);
     assert_int_equal(tally_server_count(ctx), 0);
     tally_server_stats stats;
-    check_error(tally_server_stats_get(ctx, 0, &stats), TALLY_EINVAL, "tally_server_stats_get: there is no server 0");
-    check_error(tally_server_stats_get(ctx, -1, &stats), TALLY_EINVAL, "tally_server_stats_get: there is no server -1");
+    check_error(tally_server_stats_get(ctx, 0, &stats), TALLY_EINVAL,
+                "tally_server_stats_get: there is no server 0");
+    check_error(tally_server_stats_get(ctx, -1, &stats), TALLY_EINVAL,
+                "tally_server_stats_get: there is no server -1");
     assert_int_equal(tally_barrier(ctx, -1), TALLY_OK);
     assert_int_equal(tally_barrier(ctx, LIMIT_MS), TALLY_OK);
     assert_int_equal(tally_close(ctx), TALLY_OK);
@@ -127,7 +131,8 @@ static void the_version_is_told(void **state)
 {
     (void)state;
     char expected[32];
-    snprintf(expected, sizeof expected, "%d.%d.%d", TALLY_VERSION_MAJOR, TALLY_VERSION_MINOR, TALLY_VERSION_PATCH);
+    snprintf(expected, sizeof expected, "%d.%d.%d", TALLY_VERSION_MAJOR, TALLY_VERSION_MINOR,
+             TALLY_VERSION_PATCH);
     assert_string_equal(tally_version(), expected);
 }
 
@@ -170,8 +175,10 @@ static void pointers_that_are_null_are_named(void **state)
                 "tally_declare: tensor is NULL");
     check_error(tally_undeclare(NULL), TALLY_EINVAL, "tally_undeclare: tensor is NULL");
     check_error(tally_undeclare(&no_tensor), TALLY_EINVAL, "tally_undeclare: tensor is NULL");
-    check_error(tally_push_pull(NULL, &value, &value, 0, &request), TALLY_EINVAL, "tally_push_pull: tensor is NULL");
-    check_error(tally_push_pull(tensor, &value, &value, 0, NULL), TALLY_EINVAL, "tally_push_pull: request is NULL");
+    check_error(tally_push_pull(NULL, &value, &value, 0, &request), TALLY_EINVAL,
+                "tally_push_pull: tensor is NULL");
+    check_error(tally_push_pull(tensor, &value, &value, 0, NULL), TALLY_EINVAL,
+                "tally_push_pull: request is NULL");
     check_error(tally_push_pull(tensor, NULL, &value, 0, &request), TALLY_EINVAL,
                 "tally_push_pull: tensor \"x\" of 4 bytes: input is NULL");
     check_error(tally_push_pull(tensor, &value, NULL, 0, &request), TALLY_EINVAL,
@@ -217,7 +224,8 @@ static void a_name_has_1_to_1023_bytes(void **state)
     check_error(tally_declare(ctx, "", TALLY_DTYPE_F32, 1, NULL, &tensor), TALLY_EINVAL,
                 "tally_declare: a name has 1 to 1023 bytes, \"\" has none");
     check_error(tally_declare(ctx, name, TALLY_DTYPE_F32, 1, NULL, &tensor), TALLY_EINVAL,
-                "tally_declare: a name has 1 to 1023 bytes, \"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn...\" has more");
+                "tally_declare: a name has 1 to 1023 bytes, \"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn...\" "
+                "has more");
     assert_null(tensor);
     name[1023] = 0;
     undeclare(declare(ctx, name, TALLY_DTYPE_F32, 1));
@@ -236,18 +244,23 @@ static void a_declaration_that_makes_no_sense_is_refused_with_its_values(void **
                 "tally_declare: tensor \"x\" has the unknown data type 8");
     check_error(tally_declare(ctx, "x", (tally_dtype)-1, 1, NULL, &tensor), TALLY_EINVAL,
                 "tally_declare: tensor \"x\" has the unknown data type -1");
-    snprintf(sentence, sizeof sentence, "tally_declare: tensor \"x\" has %zu elements of 8 bytes, more than memory can "
-                                        "hold", SIZE_MAX / 8);
-    check_error(tally_declare(ctx, "x", TALLY_DTYPE_F64, SIZE_MAX / 8, NULL, &tensor), TALLY_EINVAL, sentence);
-    check_error(tally_declare(ctx, "x", TALLY_DTYPE_U8, ((size_t)4096 << 20) + 1, NULL, &tensor), TALLY_EINVAL,
-                "tally_declare: tensor \"x\" of 4294967297 bytes would have 1048577 partitions, more than 1048576; "
-                "raise BYTEPS_PARTITION_BYTES");
+    snprintf(sentence, sizeof sentence,
+             "tally_declare: tensor \"x\" has %zu elements of 8 bytes, more than memory can "
+             "hold",
+             SIZE_MAX / 8);
+    check_error(tally_declare(ctx, "x", TALLY_DTYPE_F64, SIZE_MAX / 8, NULL, &tensor), TALLY_EINVAL,
+                sentence);
+    check_error(
+        tally_declare(ctx, "x", TALLY_DTYPE_U8, ((size_t)4096 << 20) + 1, NULL, &tensor), TALLY_EINVAL,
+        "tally_declare: tensor \"x\" of 4294967297 bytes would have 1048577 partitions, more than 1048576; "
+        "raise BYTEPS_PARTITION_BYTES");
     options.op = (tally_op)4;
     check_error(tally_declare(ctx, "x", TALLY_DTYPE_F32, 1, &options, &tensor), TALLY_EINVAL,
                 "tally_declare: tensor \"x\" has the unknown operation 4");
     options.op = TALLY_OP_SUM;
     options.size = 3;
-    snprintf(sentence, sizeof sentence, "tally_declare: the options' size is 3 and must be %zu", sizeof options);
+    snprintf(sentence, sizeof sentence, "tally_declare: the options' size is 3 and must be %zu",
+             sizeof options);
     check_error(tally_declare(ctx, "x", TALLY_DTYPE_F32, 1, &options, &tensor), TALLY_EINVAL, sentence);
     assert_null(tensor);
     undeclare(declare(ctx, "x", TALLY_DTYPE_F32, 1)); /* none of these has taken the name */
@@ -266,8 +279,9 @@ static void a_name_gives_the_same_tensor_with_the_same_values_and_a_conflict_wit
                 "tensor \"x\": this worker (0) declared float32 x 3 (sum) before, and now float32 x 4 (sum)");
     tally_tensor_options options = TALLY_TENSOR_OPTIONS_INIT;
     options.op = TALLY_OP_AVERAGE;
-    check_error(tally_declare(ctx, "x", TALLY_DTYPE_F32, 3, &options, &other), TALLY_ECONFLICT,
-                "tensor \"x\": this worker (0) declared float32 x 3 (sum) before, and now float32 x 3 (average)");
+    check_error(
+        tally_declare(ctx, "x", TALLY_DTYPE_F32, 3, &options, &other), TALLY_ECONFLICT,
+        "tensor \"x\": this worker (0) declared float32 x 3 (sum) before, and now float32 x 3 (average)");
     assert_null(other);
     undeclare(x);
     undeclare(x);
@@ -289,7 +303,8 @@ static void input_and_output_are_equal_or_apart(void **state)
     for (int shift = -15; shift <= 15; shift++)
         if (shift != 0)
             check_error(tally_push_pull(tensor, at, at + shift, 0, &request), TALLY_EINVAL,
-                        "tally_push_pull: tensor \"x\": input and output overlap; pass the same pointer for in place");
+                        "tally_push_pull: tensor \"x\": input and output overlap; pass the same pointer for "
+                        "in place");
     assert_null(request);
     for (int shift = -16; shift <= 16; shift += 16) { /* neighbours, and in place */
         assert_int_equal(tally_push_pull(tensor, at, at + shift, 0, &request), TALLY_OK);
@@ -338,7 +353,8 @@ static void every_type_and_operation_of_any_count_gives_back_its_own_value(void 
                 tally_tensor_options options = { sizeof options, (tally_op)op, 3 };
                 size_t len = counts[c] * tally_dtype_size((tally_dtype)dtype);
                 snprintf(name, sizeof name, "t%d.%d.%zu", dtype, op, counts[c]);
-                assert_int_equal(tally_declare(ctx, name, (tally_dtype)dtype, counts[c], &options, &tensor), TALLY_OK);
+                assert_int_equal(tally_declare(ctx, name, (tally_dtype)dtype, counts[c], &options, &tensor),
+                                 TALLY_OK);
                 memset(out, 0, sizeof out);
                 /* misaligned by one */
                 assert_int_equal(tally_push_pull(tensor, len ? in + 1 : NULL, len ? out + 1 : NULL,
@@ -495,7 +511,7 @@ static void a_completion_function_that_was_accepted_while_the_context_closes_is_
         int accepted = 0;
         pthread_t closer;
         for (int i = 0; i < REQUESTS; i++) {
-            char name[8];
+            char name[16];
             snprintf(name, sizeof name, "t%d", i);
             tensors[i] = declare(c.ctx, name, TALLY_DTYPE_F32, 1);
             assert_int_equal(tally_push_pull(tensors[i], &values[i], &values[i], 0, &requests[i]), TALLY_OK);
@@ -630,8 +646,11 @@ static int child(tally *ctx, tally_tensor *tensor, tally_request *request)
     for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
         if (statuses[i] != TALLY_EFORKED)
             return (int)i + 1;
-    return strcmp(tally_last_error(), "this process was forked from the one that opened the context (worker 0); only "
-                                      "that one may use it") == 0 ? 0 : 100;
+    return strcmp(tally_last_error(),
+                  "this process was forked from the one that opened the context (worker 0); only "
+                  "that one may use it") == 0
+               ? 0
+               : 100;
 }
 
 static void in_a_forked_child_every_call_is_refused_and_the_parent_goes_on(void **state)

@@ -196,17 +196,23 @@ static void a_worker_alone_gets_its_own_value_at_once(void **state)
 
 /* One life that takes every path that allocates, until something says that memory is short.
  * bodies: of the results. Returns: whether it said so */
-static bool walk(bench *b, tly_exchange *x, float *in, float *out, tly_buf *small, tly_buf *large, tly_buf *error)
+static bool walk(bench *b, tly_exchange *x, float *in, float *out, tly_buf *small, tly_buf *large,
+                 tly_buf *error)
 {
     if (!bench_join(b))
         return true;
     for (uint32_t link = 0; link < LINKS; link++) {
         tly_pipeline_connected(b->pipeline, link, b->now);
-        bench_hear_as(b, link, &(tly_header){ .plane = TLY_PLANE_DATA, .job = JOB, .epoch = EPOCH, .session = 1 },
-                &(tly_record){ .type = TLY_READY }, 1, NULL);
+        bench_hear_as(b, link,
+                      &(tly_header){ .plane = TLY_PLANE_DATA, .job = JOB, .epoch = EPOCH, .session = 1 },
+                      &(tly_record){ .type = TLY_READY }, 1, NULL);
     }
     b->session[0] = b->session[1] = b->session[2] = 1;
-    tly_record stray = { .type = TLY_RESULT, .flags = TLY_FLAG_ERROR, .tensor = 2, .round = 1, .seq = ++b->seq[0],
+    tly_record stray = { .type = TLY_RESULT,
+                         .flags = TLY_FLAG_ERROR,
+                         .tensor = 2,
+                         .round = 1,
+                         .seq = ++b->seq[0],
                          .len_bytes = TLY_ROUND_ERROR_BYTES };
     bench_hear(b, 0, &stray, 1, tly_buf_get(error)); /* of tensor 2, which is declared later */
     tly_tensor *t = bench_tensor_f32(b, 1, 0), *l = bench_tensor_f32(b, PARTITION / 4, 1);
@@ -217,10 +223,18 @@ static bool walk(bench *b, tly_exchange *x, float *in, float *out, tly_buf *smal
     bench_issue(b, &x[3], c, in, out, 0);
     tly_pipeline_run(b->pipeline, b->now);
     bench_conflict(b, 3, c->name);
-    tly_record result = { .type = TLY_RESULT, .dtype = TALLY_DTYPE_F32, .tensor = 0, .round = 1, .seq = ++b->seq[0],
+    tly_record result = { .type = TLY_RESULT,
+                          .dtype = TALLY_DTYPE_F32,
+                          .tensor = 0,
+                          .round = 1,
+                          .seq = ++b->seq[0],
                           .len_bytes = 4 };
     bench_hear(b, 0, &result, 1, tly_buf_get(small));
-    result = (tly_record){ .type = TLY_RESULT, .dtype = TALLY_DTYPE_F32, .tensor = 1, .round = 1, .seq = ++b->seq[1],
+    result = (tly_record){ .type = TLY_RESULT,
+                           .dtype = TALLY_DTYPE_F32,
+                           .tensor = 1,
+                           .round = 1,
+                           .seq = ++b->seq[1],
                            .len_bytes = PARTITION };
     bench_hear(b, 1, &result, 1, tly_buf_get(large));
     /* an error before its round is issued, and one after */
@@ -246,7 +260,8 @@ static void a_pipeline_whose_memory_runs_out_anywhere_says_so_or_ends_its_exchan
     for (long number = 1; more; number++) {
         bench *b = bench_prepare();
         tly_exchange x[5] = { { .tensor = NULL } };
-        tly_buf *small = bench_bytes_of(in, 4), *large = bench_bytes_of(in, PARTITION), *error = bench_bytes_of(left, sizeof left);
+        tly_buf *small = bench_bytes_of(in, 4), *large = bench_bytes_of(in, PARTITION),
+                *error = bench_bytes_of(left, sizeof left);
         failing_arm(number);
         bool told = walk(b, x, in, out, small, large, error);
         more = failing_disarm();

@@ -106,8 +106,9 @@ static void a_malformed_message_is_dropped_with_a_warning_that_names_the_server(
     (void)state;
     bench *b = bench_ready_all();
     tly_pipeline_message(b->pipeline, 2, "nonsense", 8, NULL, b->now);
-    assert_non_null(strstr(b->lines, "a message from tcp://10.0.0.2:1000 was dropped: a message of 8 bytes does not "
-                                     "begin as Tally's do"));
+    assert_non_null(strstr(b->lines,
+                           "a message from tcp://10.0.0.2:1000 was dropped: a message of 8 bytes does not "
+                           "begin as Tally's do"));
     bench_destroy(b);
 }
 
@@ -258,7 +259,8 @@ static void what_waits_for_credit_is_overtaken_by_what_is_more_urgent(void **sta
     static float in[6 * PARTITION / 4 * LINKS], out[6 * PARTITION / 4 * LINKS];
     float one = 1, one_out;
     tly_exchange low, high;
-    bench_issue(b, &low, bench_tensor_f32(b, 6 * PARTITION / 4 * LINKS, 0), in, out, -1); /* 6 partitions on each link */
+    bench_issue(b, &low, bench_tensor_f32(b, 6 * PARTITION / 4 * LINKS, 0), in, out,
+                -1); /* 6 partitions on each link */
     bench_run(b);
     for (uint32_t link = 0; link < LINKS; link++)
         assert_int_equal(bench_count_of(b, link, TLY_PUSH), CREDIT);
@@ -285,7 +287,8 @@ static void credit_is_never_exceeded_and_one_push_is_always_possible(void **stat
         uint32_t random = 7;
         for (int i = 0; i < 60; i++) {
             random = random * 1664525 + 1013904223;
-            bench_issue(b, &x[i], bench_tensor_f32(b, (random >> 16) % (PARTITION / 4 + 1), 0), in, out[i], 0);
+            bench_issue(b, &x[i], bench_tensor_f32(b, (random >> 16) % (PARTITION / 4 + 1), 0), in, out[i],
+                        0);
         }
         uint64_t limit = (uint64_t)credit * (PARTITION + TLY_LINK_PUSH_COST), arrived = 0;
         bench_forget(b);
@@ -494,7 +497,8 @@ static void after_a_probe_lost_results_are_asked_for(void **state)
     bench_run(b);
     b->now += TLY_LINK_PROBE_MS;
     bench_run(b);
-    assert_int_equal(bench_nth(b, 0, TLY_HELLO, 0)->record.flags, 0); /* a probe does not make the shard repeat */
+    assert_int_equal(bench_nth(b, 0, TLY_HELLO, 0)->record.flags,
+                     0); /* a probe does not make the shard repeat */
     tly_record key = bench_key_record(0, 0, 2, false);
     bench_ready(b, 0, 1, &key); /* RESULT 1 was sent, and is not here */
     assert_int_equal(bench_count_of(b, 0, TLY_HELLO), 2);

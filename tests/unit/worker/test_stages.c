@@ -203,7 +203,8 @@ static void a_result_of_another_length_fails_its_exchange_with_both_lengths(void
     bench_issue(b, &x, t, in, out, 0);
     bench_run(b);
     bench_result(b, 0, t, 0, 1, in, 4);
-    bench_ended_with(b, &x, TALLY_EPROTO, "tensor \"t0\" round 1: partition 0 has 8 bytes and the server sent 4");
+    bench_ended_with(b, &x, TALLY_EPROTO,
+                     "tensor \"t0\" round 1: partition 0 has 8 bytes and the server sent 4");
     assert_true(out[0] == 0);
     bench_destroy(b);
 }
@@ -255,25 +256,36 @@ static void every_error_of_a_round_has_its_sentence_and_the_next_round_works(voi
         tally_status status;
         const char *sentence; /* after the tensor and the round, where those come first */
     } cases[] = {
-        { { TLY_ROUND_KIND, 0, 2, TLY_KIND_PUSH_PULL, TLY_KIND_BROADCAST, 0 }, TALLY_ECONFLICT,
+        { { TLY_ROUND_KIND, 0, 2, TLY_KIND_PUSH_PULL, TLY_KIND_BROADCAST, 0 },
+          TALLY_ECONFLICT,
           "tensor \"t0\" round 1: worker 0 called push_pull, worker 2 called broadcast" },
-        { { TLY_ROUND_ROOT, 0, 2, 1, 2, 0 }, TALLY_ECONFLICT,
+        { { TLY_ROUND_ROOT, 0, 2, 1, 2, 0 },
+          TALLY_ECONFLICT,
           "tensor \"t0\" round 2: worker 0 broadcasts from root 1, worker 2 from root 2" },
-        { { TLY_ROUND_DTYPE, 0, 2, TALLY_DTYPE_F32, TALLY_DTYPE_F16, 0 }, TALLY_ECONFLICT,
+        { { TLY_ROUND_DTYPE, 0, 2, TALLY_DTYPE_F32, TALLY_DTYPE_F16, 0 },
+          TALLY_ECONFLICT,
           "tensor \"t0\" round 3: worker 0 pushed float32, worker 2 pushed float16" },
-        { { TLY_ROUND_DTYPE, 0, 2, 77, TALLY_DTYPE_F16, 0 }, TALLY_ECONFLICT,
+        { { TLY_ROUND_DTYPE, 0, 2, 77, TALLY_DTYPE_F16, 0 },
+          TALLY_ECONFLICT,
           "tensor \"t0\" round 4: worker 0 pushed ?, worker 2 pushed float16" },
-        { { TLY_ROUND_OP, 0, 2, TALLY_OP_SUM, TALLY_OP_AVERAGE, 0 }, TALLY_ECONFLICT,
+        { { TLY_ROUND_OP, 0, 2, TALLY_OP_SUM, TALLY_OP_AVERAGE, 0 },
+          TALLY_ECONFLICT,
           "tensor \"t0\" round 5: worker 0 asked for sum, worker 2 for average" },
-        { { TLY_ROUND_LENGTH, 0, 2, 4, 8, 0 }, TALLY_ECONFLICT,
+        { { TLY_ROUND_LENGTH, 0, 2, 4, 8, 0 },
+          TALLY_ECONFLICT,
           "tensor \"t0\" round 6: worker 0 pushed 4 bytes of a partition, worker 2 pushed 8" },
-        { { TLY_ROUND_NO_ROOT, 0, 0, 9, 9, 0 }, TALLY_ECONFLICT,
+        { { TLY_ROUND_NO_ROOT, 0, 0, 9, 9, 0 },
+          TALLY_ECONFLICT,
           "tensor \"t0\" round 7: the root 9 of the broadcast is not in the job" },
-        { { TLY_ROUND_LEFT, 2, 2, 0, 0, 0 }, TALLY_ELEFT,
+        { { TLY_ROUND_LEFT, 2, 2, 0, 0, 0 },
+          TALLY_ELEFT,
           "worker 2 left the job before it took part in round 8 of tensor \"t0\"" },
-        { { TLY_ROUND_MEMORY, 0, 0, 123, 0, 0 }, TALLY_ENOMEM,
+        { { TLY_ROUND_MEMORY, 0, 0, 123, 0, 0 },
+          TALLY_ENOMEM,
           "tensor \"t0\" round 9: the server has no memory for 123 bytes" },
-        { { 77, 0, 0, 0, 0, 0 }, TALLY_EPROTO, "tensor \"t0\" round 10: the server reports the unknown error 77" },
+        { { 77, 0, 0, 0, 0, 0 },
+          TALLY_EPROTO,
+          "tensor \"t0\" round 10: the server reports the unknown error 77" },
     };
     bench *b = bench_ready_all();
     float in = 1, out = 0, sum = 3;
@@ -319,10 +331,12 @@ static void an_error_waits_until_the_transport_has_let_go_of_the_input(void **st
     tly_tensor *t = bench_tensor_f32(b, PARTITION / 4, 0);
     bench_issue(b, &x, t, in, out, 0);
     bench_run(b);
-    bench_error_result(b, 0, t->id, 0, 1, &(tly_round_error){ .reason = TLY_ROUND_LEFT, .rank_a = 2, .rank_b = 2 });
+    bench_error_result(b, 0, t->id, 0, 1,
+                       &(tly_round_error){ .reason = TLY_ROUND_LEFT, .rank_a = 2, .rank_b = 2 });
     bench_not_ended(b);
     bench_let_go(b);
-    bench_ended_with(b, &x, TALLY_ELEFT, "worker 2 left the job before it took part in round 1 of tensor \"t0\"");
+    bench_ended_with(b, &x, TALLY_ELEFT,
+                     "worker 2 left the job before it took part in round 1 of tensor \"t0\"");
     bench_destroy(b);
 }
 
@@ -338,8 +352,8 @@ static void an_error_of_a_round_not_yet_issued_ends_it_when_it_is_issued(void **
     bench_error_result(b, 0, t->id, 0, 2, &left);
     for (int round = 1; round <= 2; round++) {
         char sentence[100];
-        snprintf(sentence, sizeof sentence, "worker 2 left the job before it took part in round %d of tensor \"t0\"",
-                 round);
+        snprintf(sentence, sizeof sentence,
+                 "worker 2 left the job before it took part in round %d of tensor \"t0\"", round);
         bench_issue(b, &x, t, &in, &out, 0);
         bench_ended_with(b, &x, TALLY_ELEFT, sentence);
     }
@@ -367,7 +381,8 @@ static void an_error_of_a_tensor_not_yet_placed_or_declared_is_not_lost(void **s
     bench_issue(b, &x, t, &in, &out, 0);
     bench_not_ended(b);
     bench_place(b, t, 0, 0);
-    bench_ended_with(b, &x, TALLY_ELEFT, "worker 0 left the job before it took part in round 1 of tensor \"t0\"");
+    bench_ended_with(b, &x, TALLY_ELEFT,
+                     "worker 0 left the job before it took part in round 1 of tensor \"t0\"");
     bench_destroy(b);
 }
 

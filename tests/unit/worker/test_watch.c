@@ -153,7 +153,9 @@ static void a_silent_shard_is_probed_while_something_is_awaited_ever_more_seldom
         b->now++;
         bench_run(b);
         assert_int_equal(bench_count_of(b, 0, TLY_HELLO), probes);
-        bench_ready(b, 0, 0, &(tly_record){ .type = TLY_KEY, .tensor = 0, .round = 0, .seq = 1, .flags = TLY_FLAG_IN });
+        bench_ready(
+            b, 0, 0,
+            &(tly_record){ .type = TLY_KEY, .tensor = 0, .round = 0, .seq = 1, .flags = TLY_FLAG_IN });
         wait_ms = 2 * wait_ms < TLY_LINK_PROBE_MAX_MS ? 2 * wait_ms : TLY_LINK_PROBE_MAX_MS;
     }
     assert_int_equal(bench_count_of(b, 1, TLY_HELLO), 0);
@@ -186,7 +188,9 @@ static void a_result_makes_the_next_probe_soon_again(void **state)
     b->now += TLY_LINK_PROBE_MS;
     bench_run(b);
     assert_int_equal(bench_count_of(b, 0, TLY_HELLO), 1);
-    tly_record records[3] = { { .type = TLY_READY }, bench_key_record(0, 0, 1, true), bench_key_record(1, 0, 1, true) };
+    tly_record records[3] = { { .type = TLY_READY },
+                              bench_key_record(0, 0, 1, true),
+                              bench_key_record(1, 0, 1, true) };
     bench_hear(b, 0, records, 3, NULL);
     bench_result(b, 0, t, 0, 1, &sum, 4);
     bench_ended_well(b, &x);
@@ -248,15 +252,17 @@ static void a_server_that_cannot_be_reached_is_reported_with_both_ends_and_the_t
     assert_non_null(c);
     assert_int_equal(c->peer, 22);
     assert_int_equal(c->sender, MY_ID);
-    assert_string_equal(c->text, "worker 1 (me:2) cannot reach server 1 (s:5) at tcp://10.0.0.2:1000 within 8 s: "
-                                 "Connection refused");
+    assert_string_equal(c->text,
+                        "worker 1 (me:2) cannot reach server 1 (s:5) at tcp://10.0.0.2:1000 within 8 s: "
+                        "Connection refused");
     assert_null(bench_control_of(b, TLY_CTL_UNREACHABLE, 1)); /* the others are up */
     b->now += 999;
     bench_run(b);
     assert_null(bench_control_of(b, TLY_CTL_UNREACHABLE, 1));
     b->now++;
     bench_run(b);
-    assert_non_null(bench_control_of(b, TLY_CTL_UNREACHABLE, 1)); /* a message may be lost: again every second */
+    assert_non_null(
+        bench_control_of(b, TLY_CTL_UNREACHABLE, 1)); /* a message may be lost: again every second */
     tly_pipeline_connected(b->pipeline, 2, b->now);
     b->now += 100000;
     bench_forget(b);
@@ -320,7 +326,8 @@ static void a_stalled_round_is_asked_about_and_reported_with_who_is_missing(void
     assert_true(bench_nth(b, 0, TLY_ASK, 0)->record.round == 1);
     hear_missing(b, t, 1, (const uint8_t[]){ 0, 2 }, 2);
     assert_non_null(strstr(b->lines, "tensor \"t0\" round 1 has waited"));
-    assert_non_null(strstr(b->lines, " s for worker 0, worker 2; see whether it is stuck or ended its loop early"));
+    assert_non_null(
+        strstr(b->lines, " s for worker 0, worker 2; see whether it is stuck or ended its loop early"));
     bench_result(b, 0, t, 0, 1, &sum, 4);
     bench_ended_well(b, &x); /* a slow round is a good one */
     bench_destroy(b);
@@ -386,8 +393,9 @@ static void a_silent_server_is_named_when_the_limit_passes(void **state)
             tly_ctl c;
             assert_int_equal(tly_ctl_decode(message->head, message->head_len_bytes, &c), TALLY_OK);
             if (c.type == TLY_CTL_FAIL)
-                assert_string_equal(c.text, "tensor \"t0\" round 1: no answer from server 0 at tcp://10.0.0.1:1000 "
-                                            "within 60 s (TALLY_STALL_LIMIT_MS)");
+                assert_string_equal(c.text,
+                                    "tensor \"t0\" round 1: no answer from server 0 at tcp://10.0.0.1:1000 "
+                                    "within 60 s (TALLY_STALL_LIMIT_MS)");
             tly_ctl_fini(&c);
             tly_out_free(message);
         }
