@@ -125,8 +125,9 @@ typedef struct tally_tensor_options {
 /* Join the job.
  *
  * options: NULL takes everything from the environment (README, "Environment").
- * Blocks:  until all workers and servers are there, at most TALLY_START_LIMIT_MS; meanwhile a line
- *          every 5 s says who is missing. With one worker there is nothing to join unless
+ * Blocks:  until all workers and servers are there. This process's TALLY_START_LIMIT_MS bounds the wait
+ *          for the scheduler's first answer; from then on the scheduler's own limit counts, from the
+ *          scheduler's start. Meanwhile a line every 5 s says who is missing. With one worker there is nothing to join unless
  *          BYTEPS_FORCE_DISTRIBUTED=1.
  * Memory:  *ctx is yours; tally_close ends it.
  * Returns: TALLY_OK         *ctx is a member of the job

@@ -113,7 +113,8 @@ static int be_server(const char *endpoint)
     tly_config config;
     tly_registrar registrar;
     must(tly_config_load(&config, TLY_ROLE_SERVER, NULL, &log), "settings");
-    must(tly_registrar_init(&registrar, net, &config, &log, TLY_ROLE_SERVER, "127.0.0.1", 1, &endpoint, ignore, NULL),
+    must(tly_registrar_init(&registrar, net, &config, &log, TLY_ROLE_SERVER, "127.0.0.1", 1, &endpoint, ignore,
+                            NULL),
          "register");
     const tly_membership *m = &registrar.membership;
     while (m->state != TLY_MEMBER_FAILED && m->state != TLY_MEMBER_ENDED) {
@@ -141,8 +142,11 @@ static void send_junk(tly_sock *sock)
             seed = seed * 1664525 + 1013904223;
             bytes[k] = (uint8_t)(seed >> 24);
         }
-        tly_header header = { .plane = (uint16_t)(1 + i % 2), .job = seed, .epoch = (uint64_t)(i % 3) << 32 | 1,
-                              .sender = (uint32_t)(i % 5), .record_count = (uint32_t)(i % 7 == 6 ? -i : i % 7) };
+        tly_header header = { .plane = (uint16_t)(1 + i % 2),
+                              .job = seed,
+                              .epoch = (uint64_t)(i % 3) << 32 | 1,
+                              .sender = (uint32_t)(i % 5),
+                              .record_count = (uint32_t)(i % 7 == 6 ? -i : i % 7) };
         if (i % 4 != 0)
             tly_wire_put_header(bytes, &header);
         tly_buf *body = i % 3 == 0 ? tly_buf_alloc((size_t)i) : NULL;

@@ -71,10 +71,12 @@ static void start(test_case *c, int round)
     memset(c->block, GUARD_BYTE, c->block_bytes);
     for (size_t i = 0; i < c->count; i++)
         host_store(c->dtype, c->input + i * size, contribution(c, tally_rank(ctx), round, i));
-    host_must(tally_push_pull(c->tensor, c->input, c->output, TALLY_PRIORITY_DEFAULT, &c->request), "push_pull");
+    host_must(tally_push_pull(c->tensor, c->input, c->output, TALLY_PRIORITY_DEFAULT, &c->request),
+              "push_pull");
 }
 
-static void wrong(const test_case *c, int round, const char *what, size_t element, double found, double wanted)
+static void wrong(const test_case *c, int round, const char *what, size_t element, double found,
+                  double wanted)
 {
     say("wrong %s: round %d %s %s %s count %zu at %p, element %zu is %g instead of %g", what, round,
         tally_dtype_name(c->dtype), tally_op_name(c->op), c->in_place ? "in place" : "apart", c->count,
@@ -90,14 +92,17 @@ static void check(test_case *c, int round)
         unsigned char wanted[8];
         expected(c, round, i, wanted);
         if (memcmp(wanted, c->output + i * size, size) != 0)
-            wrong(c, round, "output", i, host_load(c->dtype, c->output + i * size), host_load(c->dtype, wanted));
+            wrong(c, round, "output", i, host_load(c->dtype, c->output + i * size),
+                  host_load(c->dtype, wanted));
         host_store(c->dtype, wanted, contribution(c, tally_rank(ctx), round, i));
         if (!c->in_place && memcmp(wanted, c->input + i * size, size) != 0)
-            wrong(c, round, "input", i, host_load(c->dtype, c->input + i * size), host_load(c->dtype, wanted));
+            wrong(c, round, "input", i, host_load(c->dtype, c->input + i * size),
+                  host_load(c->dtype, wanted));
     }
     for (size_t i = 0; i < c->block_bytes; i++) {
         const unsigned char *at = c->block + i;
-        bool inside = (at >= c->input && at < c->input + c->bytes) || (at >= c->output && at < c->output + c->bytes);
+        bool inside = (at >= c->input && at < c->input + c->bytes) ||
+                      (at >= c->output && at < c->output + c->bytes);
         if (!inside && *at != GUARD_BYTE)
             wrong(c, round, "byte outside", i, *at, GUARD_BYTE);
     }

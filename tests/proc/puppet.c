@@ -91,7 +91,8 @@ static void do_declare(void)
     tensor made = { .dtype = host_dtype(words[4]), .count = (size_t)number(5) };
     options.op = host_op(words[6]);
     options.priority = (int)number(7);
-    tally_status status = tally_declare(contexts[place(1)], words[3], made.dtype, made.count, &options, &made.handle);
+    tally_status status = tally_declare(contexts[place(1)], words[3], made.dtype, made.count, &options,
+                                        &made.handle);
     if (status == TALLY_OK) {
         size_t bytes = made.count * tally_dtype_size(made.dtype);
         made.input = malloc(bytes);

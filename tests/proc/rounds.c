@@ -108,7 +108,9 @@ static void declare_all(void)
         char name[32];
         tensor *t = &tensors[order[i]];
         snprintf(name, sizeof name, "layer %d", order[i]);
-        t->count = tensor_count > 1 ? (size_t)largest * (size_t)order[i] / (size_t)(tensor_count - 1) : (size_t)largest;
+        t->count = (size_t)largest;
+        if (tensor_count > 1)
+            t->count = t->count * (size_t)order[i] / (size_t)(tensor_count - 1);
         host_must(tally_declare(ctx, name, TALLY_DTYPE_F32, t->count, NULL, &t->handle), "declare");
     }
 }
@@ -116,8 +118,9 @@ static void declare_all(void)
 static void options(int argc, char **argv)
 {
     static const struct option known[] = {
-        { "rounds", 1, NULL, 'r' },  { "tensors", 1, NULL, 't' }, { "count", 1, NULL, 'c' },   { "shuffle", 0, NULL, 's' },
-        { "fresh", 0, NULL, 'f' },   { "stay", 0, NULL, 'y' },    { "barrier", 0, NULL, 'b' }, { 0 },
+        { "rounds", 1, NULL, 'r' }, { "tensors", 1, NULL, 't' }, { "count", 1, NULL, 'c' },
+        { "shuffle", 0, NULL, 's' }, { "fresh", 0, NULL, 'f' },  { "stay", 0, NULL, 'y' },
+        { "barrier", 0, NULL, 'b' }, { 0 },
     };
     for (int o; (o = getopt_long(argc, argv, "", known, NULL)) != -1;)
         switch (o) {
