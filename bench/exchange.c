@@ -8,7 +8,7 @@
 
 #include "bench/command.h"
 #include "bench/job.h"
-#include "bench/parse.h"
+#include "bench/options.h"
 #include "bench/training.h"
 
 typedef struct arguments {
@@ -30,34 +30,19 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
+static const tly_option option_values[] = {
+    { 'm', TLY_OPTION_TEXT, offsetof(arguments, model), NULL, 0, 0 },
+    { KEY_JSON, TLY_OPTION_TEXT, offsetof(arguments, json), NULL, 0, 0 },
+    { KEY_OUT, TLY_OPTION_FLAG, offsetof(arguments, out_of_place), NULL, 0, 0 },
+    { 'n', TLY_OPTION_INT, offsetof(arguments, steps), "--steps from 1 to 1000000", 1, 1000000 },
+    { 'w', TLY_OPTION_INT, offsetof(arguments, warmup), "--warmup from 1 to 1000000", 1, 1000000 },
+    { 't', TLY_OPTION_DTYPE, offsetof(arguments, dtype), NULL, 0, 0 },
+    { 0 },
+};
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
-    arguments *a = state->input;
-    char names[128];
-    const char *expected = NULL; /* set when the text is not that */
-    switch (key) {
-    case 'm': a->model = text; break;
-    case KEY_JSON: a->json = text; break;
-    case KEY_OUT: a->out_of_place = true; break;
-    case 'n':
-        if (!tly_parse_int(text, 1, 1000000, &a->steps))
-            expected = "--steps from 1 to 1000000";
-        break;
-    case 'w':
-        if (!tly_parse_int(text, 1, 1000000, &a->warmup))
-            expected = "--warmup from 1 to 1000000";
-        break;
-    case 't':
-        if (!tly_parse_dtype(text, &a->dtype)) {
-            tly_parse_list_dtypes(names, sizeof(names));
-            expected = names;
-        }
-        break;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-    if (expected)
-        argp_error(state, "expected %s, found '%s'", expected, text);
-    return 0;
+    return tly_option_parse(option_values, key, text, state);
 }
 
 typedef struct run {

@@ -7,7 +7,7 @@
 
 #include "bench/command.h"
 #include "bench/job.h"
-#include "bench/parse.h"
+#include "bench/options.h"
 #include "bench/values.h"
 
 #define TENSOR_COUNT ((size_t)4 << 20) /* elements: some for each shard of each server */
@@ -25,17 +25,15 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
+static const tly_option option_values[] = {
+    { KEY_JSON, TLY_OPTION_TEXT, offsetof(arguments, json), NULL, 0, 0 },
+    { 's', TLY_OPTION_INT, offsetof(arguments, seconds), "--seconds from 1 to 86400", 1, 86400 },
+    { 0 },
+};
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_JSON: a->json = text; return 0;
-    case 's':
-        if (!tly_parse_int(text, 1, 86400, &a->seconds))
-            argp_error(state, "expected --seconds from 1 to 86400, found '%s'", text);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+    return tly_option_parse(option_values, key, text, state);
 }
 
 typedef struct run {

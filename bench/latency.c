@@ -7,7 +7,7 @@
 
 #include "bench/command.h"
 #include "bench/job.h"
-#include "bench/parse.h"
+#include "bench/options.h"
 #include "bench/values.h"
 
 typedef struct arguments {
@@ -24,25 +24,16 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
+static const tly_option option_values[] = {
+    { KEY_JSON, TLY_OPTION_TEXT, offsetof(arguments, json), NULL, 0, 0 },
+    { 'n', TLY_OPTION_INT, offsetof(arguments, iterations), "--iters from 1 to 10000000", 1, 10000000 },
+    { 'w', TLY_OPTION_INT, offsetof(arguments, warmup), "--warmup from 0 to 10000000", 0, 10000000 },
+    { 0 },
+};
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
-    arguments *a = state->input;
-    const char *expected = NULL; /* set when the text is not that */
-    switch (key) {
-    case KEY_JSON: a->json = text; break;
-    case 'n':
-        if (!tly_parse_int(text, 1, 10000000, &a->iterations))
-            expected = "--iters from 1 to 10000000";
-        break;
-    case 'w':
-        if (!tly_parse_int(text, 0, 10000000, &a->warmup))
-            expected = "--warmup from 0 to 10000000";
-        break;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-    if (expected)
-        argp_error(state, "expected %s, found '%s'", expected, text);
-    return 0;
+    return tly_option_parse(option_values, key, text, state);
 }
 
 typedef struct run {

@@ -8,7 +8,7 @@
 #include "bench/command.h"
 #include "bench/job.h"
 #include "bench/machine.h"
-#include "bench/parse.h"
+#include "bench/options.h"
 #include "bench/plain.h"
 #include "bench/transport.h"
 
@@ -27,29 +27,17 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
+static const tly_option option_values[] = {
+    { KEY_JSON, TLY_OPTION_TEXT, offsetof(arguments, json), NULL, 0, 0 },
+    { 'n', TLY_OPTION_INT, offsetof(arguments, samples), "--samples from 1 to 1000", 1, 1000 },
+    { 'b', TLY_OPTION_INT, offsetof(arguments, blocks), "--blocks from 1 to 65536", 1, 65536 },
+    { KEY_TRIPS, TLY_OPTION_INT, offsetof(arguments, trips), "--trips from 1 to 10000000", 1, 10000000 },
+    { 0 },
+};
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
-    arguments *a = state->input;
-    const char *expected = NULL; /* set when the text is not that */
-    switch (key) {
-    case KEY_JSON: a->json = text; break;
-    case 'n':
-        if (!tly_parse_int(text, 1, 1000, &a->samples))
-            expected = "--samples from 1 to 1000";
-        break;
-    case 'b':
-        if (!tly_parse_int(text, 1, 65536, &a->blocks))
-            expected = "--blocks from 1 to 65536";
-        break;
-    case KEY_TRIPS:
-        if (!tly_parse_int(text, 1, 10000000, &a->trips))
-            expected = "--trips from 1 to 10000000";
-        break;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-    if (expected)
-        argp_error(state, "expected %s, found '%s'", expected, text);
-    return 0;
+    return tly_option_parse(option_values, key, text, state);
 }
 
 /* One measured thing: what it took, and how many bytes each sample moved. */

@@ -9,7 +9,7 @@
 
 #include "bench/command.h"
 #include "bench/job.h"
-#include "bench/parse.h"
+#include "bench/options.h"
 #include "bench/values.h"
 
 typedef struct arguments {
@@ -36,54 +36,26 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
+static const tly_option option_values[] = {
+    { KEY_JSON, TLY_OPTION_TEXT, offsetof(arguments, json), NULL, 0, 0 },
+    { KEY_IN_PLACE, TLY_OPTION_FLAG, offsetof(arguments, in_place), NULL, 0, 0 },
+    { 'b', TLY_OPTION_SIZE, offsetof(arguments, min_bytes), "--min in bytes, such as 64K", 0, INT64_MAX },
+    { 'e', TLY_OPTION_SIZE, offsetof(arguments, max_bytes), "--max in bytes, such as 64M", 0, INT64_MAX },
+    { 'f', TLY_OPTION_INT, offsetof(arguments, factor), "--factor from 2 to 1048576", 2, 1048576 },
+    { 'n', TLY_OPTION_INT, offsetof(arguments, iterations), "--iters from 1 to 1000000", 1, 1000000 },
+    { 'w', TLY_OPTION_INT, offsetof(arguments, warmup), "--warmup from 0 to 1000000", 0, 1000000 },
+    { 't', TLY_OPTION_DTYPE, offsetof(arguments, dtype), NULL, 0, 0 },
+    { 'o', TLY_OPTION_OP, offsetof(arguments, op), NULL, 0, 0 },
+    { 0 },
+};
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
-    arguments *a = state->input;
-    char names[128];
-    const char *expected = NULL; /* set when the text is not that */
-    switch (key) {
-    case KEY_JSON: a->json = text; break;
-    case KEY_IN_PLACE: a->in_place = true; break;
-    case 'b':
-        if (!tly_parse_size(text, &a->min_bytes))
-            expected = "--min in bytes, such as 64K";
-        break;
-    case 'e':
-        if (!tly_parse_size(text, &a->max_bytes))
-            expected = "--max in bytes, such as 64M";
-        break;
-    case 'f':
-        if (!tly_parse_int(text, 2, 1 << 20, &a->factor))
-            expected = "--factor from 2 to 1048576";
-        break;
-    case 'n':
-        if (!tly_parse_int(text, 1, 1000000, &a->iterations))
-            expected = "--iters from 1 to 1000000";
-        break;
-    case 'w':
-        if (!tly_parse_int(text, 0, 1000000, &a->warmup))
-            expected = "--warmup from 0 to 1000000";
-        break;
-    case 't':
-        if (!tly_parse_dtype(text, &a->dtype)) {
-            tly_parse_list_dtypes(names, sizeof(names));
-            expected = names;
-        }
-        break;
-    case 'o':
-        if (!tly_parse_op(text, &a->op)) {
-            tly_parse_list_ops(names, sizeof(names));
-            expected = names;
-        }
-        break;
-    case ARGP_KEY_END:
-        if (a->min_bytes > a->max_bytes)
-            argp_error(state, "--min is %zu bytes, above --max, %zu", a->min_bytes, a->max_bytes);
-        break;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-    if (expected)
-        argp_error(state, "expected %s, found '%s'", expected, text);
+    const arguments *a = state->input;
+    if (key != ARGP_KEY_END)
+        return tly_option_parse(option_values, key, text, state);
+    if (a->min_bytes > a->max_bytes)
+        argp_error(state, "--min is %zu bytes, above --max, %zu", a->min_bytes, a->max_bytes);
     return 0;
 }
 

@@ -11,7 +11,7 @@
 #include "bench/command.h"
 #include "bench/job.h"
 #include "bench/machine.h"
-#include "bench/parse.h"
+#include "bench/options.h"
 #include "bench/plain.h"
 #include "bench/values.h"
 #include "common/reduce_kernels.h"
@@ -43,46 +43,24 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
+static const tly_option option_values[] = {
+    { KEY_JSON, TLY_OPTION_TEXT, offsetof(arguments, json), NULL, 0, 0 },
+    { KEY_CHOSEN, TLY_OPTION_FLAG, offsetof(arguments, only_chosen), NULL, 0, 0 },
+    { 't', TLY_OPTION_DTYPE, offsetof(arguments, dtype), NULL, 0, 0 },
+    { 'o', TLY_OPTION_OP, offsetof(arguments, op), NULL, 0, 0 },
+    { KEY_OFFSET, TLY_OPTION_INT, offsetof(arguments, offset), "--offset from 1 to 63", 1, OFFSET_MAX - 1 },
+    { KEY_MEMORY, TLY_OPTION_SIZE, offsetof(arguments, memory_bytes),
+      "--memory from 1M to 64G", MEMORY_CHUNK, INT64_C(64) << 30 },
+    { 'n', TLY_OPTION_INT, offsetof(arguments, samples), "--samples from 1 to 1000", 1, 1000 },
+    { 0 },
+};
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
     arguments *a = state->input;
-    char names[128];
-    const char *expected = NULL; /* set when the text is not that */
-    switch (key) {
-    case KEY_JSON: a->json = text; break;
-    case KEY_CHOSEN: a->only_chosen = true; break;
-    case 't':
-        a->has_dtype = true;
-        if (!tly_parse_dtype(text, &a->dtype)) {
-            tly_parse_list_dtypes(names, sizeof(names));
-            expected = names;
-        }
-        break;
-    case 'o':
-        a->has_op = true;
-        if (!tly_parse_op(text, &a->op)) {
-            tly_parse_list_ops(names, sizeof(names));
-            expected = names;
-        }
-        break;
-    case KEY_OFFSET:
-        if (!tly_parse_int(text, 1, OFFSET_MAX - 1, &a->offset))
-            expected = "--offset from 1 to 63";
-        break;
-    case KEY_MEMORY:
-        if (!tly_parse_size(text, &a->memory_bytes) || a->memory_bytes < MEMORY_CHUNK
-            || a->memory_bytes > (size_t)64 << 30)
-            expected = "--memory from 1M to 64G";
-        break;
-    case 'n':
-        if (!tly_parse_int(text, 1, 1000, &a->samples))
-            expected = "--samples from 1 to 1000";
-        break;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-    if (expected)
-        argp_error(state, "expected %s, found '%s'", expected, text);
-    return 0;
+    a->has_dtype |= key == 't';
+    a->has_op |= key == 'o';
+    return tly_option_parse(option_values, key, text, state);
 }
 
 /* Two buffers; the kernels read one and write the other. */

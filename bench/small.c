@@ -9,6 +9,7 @@
 
 #include "bench/command.h"
 #include "bench/job.h"
+#include "bench/options.h"
 #include "bench/parse.h"
 #include "bench/values.h"
 
@@ -52,33 +53,22 @@ static bool parse_counts(const char *text, arguments *a)
     return true;
 }
 
+static const tly_option option_values[] = {
+    { KEY_JSON, TLY_OPTION_TEXT, offsetof(arguments, json), NULL, 0, 0 },
+    { 'b', TLY_OPTION_SIZE, offsetof(arguments, tensor_bytes),
+      "--size in bytes, from 4 to 1G", sizeof(float), INT64_C(1) << 30 },
+    { 'n', TLY_OPTION_INT, offsetof(arguments, steps), "--steps from 1 to 100000", 1, 100000 },
+    { 'r', TLY_OPTION_INT, offsetof(arguments, rounds), "--rounds from 1 to 1000", 1, 1000 },
+    { 0 },
+};
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
-    arguments *a = state->input;
-    const char *expected = NULL; /* set when the text is not that */
-    switch (key) {
-    case KEY_JSON: a->json = text; break;
-    case 'c':
-        if (!parse_counts(text, a))
-            expected = "--tensors as up to 16 numbers from 1 to 100000, such as 100,1000";
-        break;
-    case 'b':
-        if (!tly_parse_size(text, &a->tensor_bytes) || a->tensor_bytes < sizeof(float)
-            || a->tensor_bytes > (size_t)1 << 30)
-            expected = "--size in bytes, from 4 to 1G";
-        break;
-    case 'n':
-        if (!tly_parse_int(text, 1, 100000, &a->steps))
-            expected = "--steps from 1 to 100000";
-        break;
-    case 'r':
-        if (!tly_parse_int(text, 1, 1000, &a->rounds))
-            expected = "--rounds from 1 to 1000";
-        break;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-    if (expected)
-        argp_error(state, "expected %s, found '%s'", expected, text);
+    if (key != 'c')
+        return tly_option_parse(option_values, key, text, state);
+    if (!parse_counts(text, state->input))
+        argp_error(state, "expected --tensors as up to 16 numbers from 1 to 100000, such as 100,1000, found '%s'",
+                   text);
     return 0;
 }
 

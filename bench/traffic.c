@@ -10,7 +10,7 @@
 
 #include "bench/command.h"
 #include "bench/job.h"
-#include "bench/parse.h"
+#include "bench/options.h"
 #include "bench/training.h"
 
 #define ALONE_STEPS 2
@@ -45,55 +45,30 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
+static const tly_option option_values[] = {
+    { 'm', TLY_OPTION_TEXT, offsetof(arguments, model), NULL, 0, 0 },
+    { KEY_JSON, TLY_OPTION_TEXT, offsetof(arguments, json), NULL, 0, 0 },
+    { KEY_BARRIER, TLY_OPTION_FLAG, offsetof(arguments, barrier), NULL, 0, 0 },
+    { KEY_OUT, TLY_OPTION_FLAG, offsetof(arguments, out_of_place), NULL, 0, 0 },
+    { 'n', TLY_OPTION_INT, offsetof(arguments, steps), "--steps from 1 to 1000000", 1, 1000000 },
+    { 'w', TLY_OPTION_INT, offsetof(arguments, warmup), "--warmup from 0 to 1000000", 0, 1000000 },
+    { KEY_BATCH, TLY_OPTION_INT, offsetof(arguments, batch), "--batch from 1 to 1000000", 1, 1000000 },
+    { KEY_IMAGES, TLY_OPTION_POSITIVE, offsetof(arguments, images_per_s), "--images-per-s above 0", 0, 0 },
+    { KEY_DILATE, TLY_OPTION_POSITIVE, offsetof(arguments, dilate), "--dilate above 0", 0, 0 },
+    { KEY_PROGRESS, TLY_OPTION_INT, offsetof(arguments, progress_s),
+      "--progress from 0 to 1000000 seconds", 0, 1000000 },
+    { 't', TLY_OPTION_DTYPE, offsetof(arguments, dtype), NULL, 0, 0 },
+    { 0 },
+};
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
     arguments *a = state->input;
-    char names[128];
-    const char *expected = NULL; /* set when the text is not that */
-    switch (key) {
-    case 'm': a->model = text; break;
-    case KEY_JSON: a->json = text; break;
-    case KEY_BARRIER: a->barrier = true; break;
-    case KEY_OUT: a->out_of_place = true; break;
-    case 'n':
-        if (!tly_parse_int(text, 1, 1000000, &a->steps))
-            expected = "--steps from 1 to 1000000";
-        break;
-    case 'w':
-        if (!tly_parse_int(text, 0, 1000000, &a->warmup))
-            expected = "--warmup from 0 to 1000000";
-        break;
-    case KEY_BATCH:
-        if (!tly_parse_int(text, 1, 1000000, &a->batch))
-            expected = "--batch from 1 to 1000000";
-        break;
-    case KEY_IMAGES:
-        if (!tly_parse_positive(text, &a->images_per_s))
-            expected = "--images-per-s above 0";
-        break;
-    case KEY_DILATE:
-        if (!tly_parse_positive(text, &a->dilate))
-            expected = "--dilate above 0";
-        break;
-    case KEY_COMPUTE:
-        a->compute = strcmp(text, "model") == 0;
-        if (!a->compute && strcmp(text, "none") != 0)
-            expected = "--compute model or none";
-        break;
-    case KEY_PROGRESS:
-        if (!tly_parse_int(text, 0, 1000000, &a->progress_s))
-            expected = "--progress from 0 to 1000000 seconds";
-        break;
-    case 't':
-        if (!tly_parse_dtype(text, &a->dtype)) {
-            tly_parse_list_dtypes(names, sizeof(names));
-            expected = names;
-        }
-        break;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-    if (expected)
-        argp_error(state, "expected %s, found '%s'", expected, text);
+    if (key != KEY_COMPUTE)
+        return tly_option_parse(option_values, key, text, state);
+    a->compute = strcmp(text, "model") == 0;
+    if (!a->compute && strcmp(text, "none") != 0)
+        argp_error(state, "expected --compute model or none, found '%s'", text);
     return 0;
 }
 

@@ -153,6 +153,10 @@ static void fail(tly_roster *r, tally_status status, const char *sentence)
         .status = r->failure_status,
         .text = r->failure,
     });
+    /* Who waits for a seat is not in, and would find the scheduler gone when it asks again. */
+    for (uint32_t rank = 0; rank < r->seats.worker_count; rank++)
+        if (r->seats.workers[rank] && r->seats.workers[rank]->rival.len > 0)
+            send_fail(r, &r->seats.workers[rank]->rival);
 }
 
 /* A failed job is over when everybody has left or gone silent (a node that knows of the failure
@@ -368,7 +372,8 @@ static void on_register(tly_roster *r, const tly_peer *peer, const tly_ctl *mess
         admit_new(r, peer, message);
         return;
     case TLY_LATER:
-        send_to(r, peer, (tly_ctl){ .type = TLY_CTL_WAITING, .text = why });
+        r->seats.workers[message->reg.rank]->rival = *peer;
+        answer_stranger(r, peer, message->job, (tly_ctl){ .type = TLY_CTL_WAITING, .text = why });
         return;
     case TLY_REFUSED:
         refuse(r, peer, message, why);

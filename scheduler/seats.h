@@ -23,6 +23,7 @@ typedef struct tly_member {
     uint64_t nonce;
     uint32_t local_size;
     tly_peer peer;  /* of its last message: where answers go */
+    tly_peer rival; /* of the newest process that waits to know whether this one died; len 0: none */
     tly_time heard;
     bool left;
     uint64_t arrived;      /* the last barrier that it has reached */

@@ -1,4 +1,5 @@
 /* table.c - tensors that this worker has declared, the placement table, and how the two meet. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -182,16 +183,22 @@ void tly_table_send(tly_pipeline *p)
 
 /* ---- what the scheduler says ---- */
 
-static bool link_of_place(const tly_pipeline *p, const tly_place *place, uint32_t *link)
+/* Is every partition placed, and on a shard of the epoch? */
+static bool places_are_sound(const tly_pipeline *p, const tly_placed *placed)
 {
-    if (place->server >= p->membership->server_count ||
-        place->shard >= p->membership->servers[place->server].endpoint_count)
+    const tly_declaration *d = &placed->declaration;
+    if (placed->place_count != tly_partition_count((tally_dtype)d->dtype, d->count, d->partition_bytes))
         return false;
-    *link = p->first_links[place->server] + place->shard;
+    for (uint32_t i = 0; i < placed->place_count; i++) {
+        const tly_place *place = &placed->places[i];
+        if (place->server >= p->membership->server_count ||
+            place->shard >= p->membership->servers[place->server].endpoint_count)
+            return false;
+    }
     return true;
 }
 
-/* Copy a new row of the placement table. */
+/* Copy a new row of the placement table. Returns: NULL when memory is short. */
 static entry *entry_create(tly_pipeline *p, const tly_placed *placed)
 {
     entry *e = calloc(1, sizeof *e);
@@ -204,16 +211,12 @@ static entry *entry_create(tly_pipeline *p, const tly_placed *placed)
     e->place_count = placed->conflict ? 0 : placed->place_count; /* with a conflict it could not be placed at all */
     e->conflict = placed->conflict ? strdup(placed->conflict) : NULL;
     e->links = calloc((size_t)e->place_count + 1, sizeof *e->links);
-    bool good = e->name && e->links && !placed->conflict == !e->conflict;
-    if (!e->conflict)
-        good = good && e->place_count == tly_partition_count((tally_dtype)e->declaration.dtype, e->declaration.count,
-                                                             e->declaration.partition_bytes);
-    for (uint32_t i = 0; good && i < e->place_count; i++)
-        good = link_of_place(p, &placed->places[i], &e->links[i]);
-    if (!good) {
+    if (!e->name || !e->links || (placed->conflict && !e->conflict)) {
         entry_free(e);
         return NULL;
     }
+    for (uint32_t i = 0; i < e->place_count; i++)
+        e->links[i] = p->first_links[placed->places[i].server] + placed->places[i].shard;
     HASH_ADD(by_id, p->entries_by_id, id, sizeof e->id, e);
     if (tly_table_find(p, e->id) != e) {
         entry_free(e);
@@ -238,6 +241,13 @@ void tly_table_take(tly_pipeline *p, const tly_placed *placed, tly_time now)
         p->out_of_memory |= !e->conflict;
         if (e->tensor)
             tensor_unusable(p, e->tensor, TALLY_ECONFLICT, placed->conflict);
+        return;
+    }
+    if (!placed->conflict && !places_are_sound(p, placed)) {
+        char text[2 * TLY_SENTENCE_MAX];
+        snprintf(text, sizeof text, "tensor \"%s\": the scheduler placed its partitions (%u) where there is no server",
+                 placed->declaration.name, placed->place_count);
+        tly_membership_fail(p->membership, TALLY_EFAILED, text);
         return;
     }
     e = entry_create(p, placed);

@@ -666,6 +666,25 @@ static void a_new_process_in_the_place_of_a_silent_one_waits_and_gets_the_failur
     cluster_fini(&c);
 }
 
+static void a_process_that_waits_for_a_seat_hears_of_the_failure_without_asking_again(void **state)
+{
+    (void)state;
+    cluster c;
+    start_2_by_2(&c);
+    run(&c, 2000);
+    c.nodes[1].stopped = true;
+    run(&c, 4000);
+    start_worker(&c, 5, 1);
+    run(&c, 100);
+    assert_int_equal(c.nodes[5].m.state, TLY_MEMBER_JOINING);
+    assert_int_equal(c.nodes[5].m.job, 0); /* it is not told the job's number */
+    tly_roster_fail(c.roster, TALLY_EFAILED, "the scheduler was stopped", c.now);
+    carry_down(&c); /* nothing goes up before that */
+    assert_int_equal(c.nodes[5].m.state, TLY_MEMBER_FAILED);
+    assert_string_equal(c.nodes[5].m.failure, "the scheduler was stopped");
+    cluster_fini(&c);
+}
+
 static void an_unreachable_node_that_beats_fails_the_job_in_the_reporters_words(void **state)
 {
     (void)state;
@@ -1002,6 +1021,7 @@ int main(void)
         cmocka_unit_test(a_node_that_never_hears_of_the_failure_is_waited_for_no_longer_than_the_limit),
         cmocka_unit_test(a_stopped_and_resumed_scheduler_declares_nobody_dead),
         cmocka_unit_test(a_new_process_in_the_place_of_a_silent_one_waits_and_gets_the_failure),
+        cmocka_unit_test(a_process_that_waits_for_a_seat_hears_of_the_failure_without_asking_again),
         cmocka_unit_test(an_unreachable_node_that_beats_fails_the_job_in_the_reporters_words),
         cmocka_unit_test(the_first_failure_is_everybodys_and_every_later_register_gets_it),
         cmocka_unit_test(a_server_that_leaves_early_fails_the_job),

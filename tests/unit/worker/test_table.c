@@ -134,6 +134,30 @@ static void a_gap_in_the_table_is_not_taken_and_a_repeat_only_where_it_is_new(vo
     bench_destroy(b);
 }
 
+static void a_placement_where_there_is_no_server_fails_the_job_by_name_and_is_not_called_lack_of_memory(void **state)
+{
+    (void)state;
+    const tly_place nowhere = { .server = 99 }, no_shard = { .server = 0, .shard = 99 };
+    const struct {
+        const tly_place *places;
+        uint32_t count;
+    } wrong[] = { { &nowhere, 1 }, { &no_shard, 1 }, { bench_place_of_link, 2 } };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        bench *b = bench_ready_all();
+        tly_tensor *t = bench_declare(b, TALLY_DTYPE_F32, TALLY_OP_SUM, 1);
+        tly_placed item = { .tensor = 0, .place_count = wrong[i].count, .places = wrong[i].places,
+                            .declaration = { t->name, TALLY_DTYPE_F32, TALLY_OP_SUM, 1, PARTITION } };
+        char sentence[256];
+        bench_placed(b, 0, &item, 1);
+        snprintf(sentence, sizeof sentence, "tensor \"%s\": the scheduler placed its partitions (%u) where there is no "
+                                            "server", t->name, wrong[i].count);
+        assert_string_equal(b->membership.said, sentence);
+        assert_int_equal(t->state, TLY_TENSOR_DECLARED);
+        assert_false(tly_pipeline_out_of_memory(b->pipeline));
+        bench_destroy(b);
+    }
+}
+
 static void a_conflict_fails_the_open_exchange_and_every_later_one(void **state)
 {
     (void)state;
@@ -217,6 +241,8 @@ int main(void)
         cmocka_unit_test(an_exchange_may_be_issued_before_its_tensor_is_placed),
         cmocka_unit_test(the_first_declarers_partition_size_counts),
         cmocka_unit_test(a_gap_in_the_table_is_not_taken_and_a_repeat_only_where_it_is_new),
+        cmocka_unit_test(
+            a_placement_where_there_is_no_server_fails_the_job_by_name_and_is_not_called_lack_of_memory),
         cmocka_unit_test(a_conflict_fails_the_open_exchange_and_every_later_one),
         cmocka_unit_test(a_conflict_is_known_also_of_a_tensor_declared_later),
         cmocka_unit_test(a_tensor_that_others_declared_differently_waits_for_the_schedulers_word),
